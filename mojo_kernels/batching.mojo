@@ -1,0 +1,113 @@
+"""Batches on the device: the permutation of an epoch, and the rows it selects.
+
+counters (int64): [seed, step, cursor, epoch, ...] as laid out in `noeira/nn/training/control.py`.
+"""
+
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from extensibility import _MutableInputTensor as MutableInputTensor
+from max.gpu.host import DeviceContext
+from std.sys import simd_width_of
+
+from .memory import Ptr, at, load, store
+from .random import philox
+
+comptime SEED = 0
+comptime STEP = 1
+comptime CURSOR = 2
+comptime EPOCH = 3
+comptime SHUFFLE_STREAM = UInt32(0x5FFF1E)
+
+
+def shuffle(order: Ptr[DType.int32], n: Int, seed: UInt64, epoch: UInt32):
+    """Fisher-Yates: `order` becomes the permutation of 0..n-1 that (seed, epoch) names."""
+    for i in range(n):
+        store[1](order, i, Int32(i))
+    var words = SIMD[DType.uint32, 4](0)
+    var held = -1
+    var i = n - 1
+    while i > 0:
+        if i // 4 != held:
+            held = i // 4
+            words = philox(held, epoch, SHUFFLE_STREAM, seed)
+        var j = Int((UInt64(words[i % 4]) * UInt64(i + 1)) >> 32)
+        var a = at(order, i)
+        store[1](order, i, at(order, j))
+        store[1](order, j, a)
+        i -= 1
+
+
+@extensibility.register("noeira.shuffle")
+struct Shuffle:
+    """Fill `order` for the epoch in `counters`, and put the cursor on its first batch."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        order: MutableInputTensor[dtype=DType.int32, rank=1, ...],
+        counters: MutableInputTensor[dtype=DType.int64, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var c = counters.unsafe_ptr()
+        shuffle(order.unsafe_ptr(), order.dim_size(0), UInt64(at(c, SEED)), UInt32(at(c, EPOCH)))
+        store[1](c, CURSOR, Int64(0))
+
+
+def gather[
+    src: DType, dst: DType
+](output: Ptr[dst], data: Ptr[src], rows: Ptr[DType.int32], count: Int, width: Int, scale: Scalar[dst]):
+    """Gather: output[r, :] = scale * data[rows[r], :], converted to the output's type."""
+    comptime W = simd_width_of[dst]()
+    for r in range(count):
+        var base = Int(at(rows, r)) * width
+        var c = 0
+        while c + W <= width:
+            store[W](output, r * width + c, load[W](data, base + c).cast[dst]() * scale)
+            c += W
+        while c < width:
+            store[1](output, r * width + c, at(data, base + c).cast[dst]() * scale)
+            c += 1
+
+
+@extensibility.register("noeira.gather_rows")
+struct GatherRows:
+    """The rows of `data` that batch number `cursor` of `order` [batches, batch] names."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        output: OutputTensor[...],
+        data: InputTensor[...],
+        order: InputTensor[dtype=DType.int32, rank=2, ...],
+        counters: MutableInputTensor[dtype=DType.int64, rank=1, ...],
+        scale: InputTensor[dtype=output.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var count = order.dim_size(1)
+        var width = 1
+        comptime for d in range(1, data.rank):
+            width *= data.dim_size(d)
+        var cursor = Int(at(counters.unsafe_ptr(), CURSOR))
+        gather[data.dtype, output.dtype](
+            output.unsafe_ptr(),
+            data.unsafe_ptr(),
+            order.unsafe_ptr().unsafe_offset(cursor % order.dim_size(0) * count),
+            count,
+            width,
+            at(scale.unsafe_ptr(), 0),
+        )
+
+
+@extensibility.register("noeira.advance")
+struct Advance:
+    """Move on: step += 1, cursor += 1."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](counters: MutableInputTensor[dtype=DType.int64, rank=1, ...], ctx: DeviceContext) raises:
+        var c = counters.unsafe_ptr()
+        store[1](c, STEP, at(c, STEP) + 1)
+        store[1](c, CURSOR, at(c, CURSOR) + 1)

@@ -1,0 +1,227 @@
+"""Softmax cross-entropy over the last axis, fused: probabilities are never stored.
+
+Forward keeps one log-sum-exp a row; backward recomputes softmax from it. Row statistics are shifted by the row's
+maximum; the sum over rows runs in float64 in row order, so the result does not depend on threads.
+"""
+
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from max.gpu.host import DeviceContext
+from std.math import exp, log
+from std.sys import simd_width_of
+
+from .memory import Ptr, at, load, store
+
+
+@always_inline
+def row_log_sum_exp[dtype: DType](z: Ptr[dtype], classes: Int) -> Scalar[dtype]:
+    """Compute log sum_c exp(z_c), shifted by the maximum; -inf where every entry is."""
+    comptime assert dtype.is_floating_point(), "logits are floating point"
+    comptime W = simd_width_of[dtype]()
+    var high = at(z, 0)
+    for c in range(classes):
+        high = max(high, at(z, c))
+    if high == Scalar[dtype].MIN:
+        return high
+    var total = SIMD[dtype, W](0)
+    var c = 0
+    while c + W <= classes:
+        total += exp(load[W](z, c) - high)
+        c += W
+    var sum = total.reduce_add()
+    while c < classes:
+        sum += exp(at(z, c) - high)
+        c += 1
+    return high + log(sum)
+
+
+def forward_row[
+    dtype: DType
+](
+    z: Ptr[dtype],
+    lse: Scalar[dtype],
+    classes: Int,
+    label: Int,
+    weights: Ptr[dtype],
+    weighted: Bool,
+    smoothing: Scalar[dtype],
+) -> Scalar[dtype]:
+    """Loss of one row: (1-s) w_y (lse - z_y) + s/C sum_c w_c (lse - z_c)."""
+    if label < 0 or label >= classes:
+        return lse + Scalar[dtype].MAX * 2 - Scalar[dtype].MAX * 2  # not a label: NaN, never a read outside the row
+    var w = at(weights, label) if weighted else Scalar[dtype](1)
+    var loss = (1 - smoothing) * w * (lse - at(z, label))
+    if smoothing != 0:
+        var spread = Scalar[dtype](0)
+        for c in range(classes):
+            spread += (at(weights, c) if weighted else Scalar[dtype](1)) * (lse - at(z, c))
+        loss += smoothing / Scalar[dtype](classes) * spread
+    return loss
+
+
+@extensibility.register("noeira.cross_entropy")
+struct CrossEntropy:
+    """Mean loss, its total weight, and the rows' log-sum-exp; integer targets."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, ignore_index: Int
+    ](
+        loss: OutputTensor[...],
+        weight: OutputTensor[dtype=loss.dtype, ...],
+        lse: OutputTensor[dtype=loss.dtype, rank=1, ...],
+        logits: InputTensor[dtype=loss.dtype, rank=2, ...],
+        targets: InputTensor[dtype=DType.int32, rank=1, ...],
+        class_weight: InputTensor[dtype=loss.dtype, rank=1, ...],
+        smoothing: InputTensor[dtype=loss.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        comptime dtype = loss.dtype
+        var classes = logits.dim_size(1)
+        var weighted = class_weight.dim_size(0) > 0
+        var weights = class_weight.unsafe_ptr()
+        var total = Float64(0)
+        var count = Float64(0)
+        for r in range(logits.dim_size(0)):
+            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
+            var value = row_log_sum_exp(z, classes)
+            store[1](lse.unsafe_ptr(), r, value)
+            var label = Int(at(targets.unsafe_ptr(), r))
+            if label == ignore_index:
+                continue
+            total += Float64(
+                forward_row(z, value, classes, label, weights, weighted, at(smoothing.unsafe_ptr(), 0))
+            )
+            count += Float64(at(weights, label)) if weighted else Float64(1)
+        store[1](loss.unsafe_ptr(), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
+        store[1](weight.unsafe_ptr(), 0, Scalar[dtype](count))
+
+
+@extensibility.register("noeira.cross_entropy_grad")
+struct CrossEntropyGrad:
+    """Gradient of the mean loss times `grad_loss`; rows that are ignored get exact zeros."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, ignore_index: Int
+    ](
+        grad: OutputTensor[rank=2, ...],
+        logits: InputTensor[dtype=grad.dtype, rank=2, ...],
+        targets: InputTensor[dtype=DType.int32, rank=1, ...],
+        lse: InputTensor[dtype=grad.dtype, rank=1, ...],
+        weight: InputTensor[dtype=grad.dtype, ...],
+        grad_loss: InputTensor[dtype=grad.dtype, ...],
+        class_weight: InputTensor[dtype=grad.dtype, rank=1, ...],
+        smoothing: InputTensor[dtype=grad.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        comptime dtype = grad.dtype
+        comptime assert dtype.is_floating_point(), "logits are floating point"
+        comptime W = simd_width_of[dtype]()
+        var classes = logits.dim_size(1)
+        var weighted = class_weight.dim_size(0) > 0
+        var weights = class_weight.unsafe_ptr()
+        var s = at(smoothing.unsafe_ptr(), 0)
+        var count = at(weight.unsafe_ptr(), 0)
+        var scale = at(grad_loss.unsafe_ptr(), 0) / count if count > 0 else Scalar[dtype](0)
+        var spread = Scalar[dtype](classes)
+        if weighted:
+            spread = 0
+            for c in range(classes):
+                spread += at(weights, c)
+        for r in range(logits.dim_size(0)):
+            var out = grad.unsafe_ptr().unsafe_offset(r * classes)
+            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
+            var label = Int(at(targets.unsafe_ptr(), r))
+            var ignored = label == ignore_index
+            var w = at(weights, label) if weighted and not ignored else Scalar[dtype](1)
+            var row = at(lse.unsafe_ptr(), r)
+            # p_c (w (1-s) + s/C sum w) - s/C w_c - w (1-s) [c = y]
+            var mass = (1 - s) * w + s / Scalar[dtype](classes) * spread
+            for c in range(classes):
+                if ignored:
+                    store[1](out, c, Scalar[dtype](0))
+                    continue
+                var value = exp(at(z, c) - row) * mass
+                if s != 0:
+                    value -= s / Scalar[dtype](classes) * (at(weights, c) if weighted else Scalar[dtype](1))
+                if c == label:
+                    value -= (1 - s) * w
+                store[1](out, c, value * scale)
+
+
+@extensibility.register("noeira.soft_cross_entropy")
+struct SoftCrossEntropy:
+    """Mean over rows of -sum_c w_c q_c log p_c with q = (1-s) target + s/C; targets are probability rows."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        loss: OutputTensor[...],
+        weight: OutputTensor[dtype=loss.dtype, ...],
+        lse: OutputTensor[dtype=loss.dtype, rank=1, ...],
+        logits: InputTensor[dtype=loss.dtype, rank=2, ...],
+        targets: InputTensor[dtype=loss.dtype, rank=2, ...],
+        class_weight: InputTensor[dtype=loss.dtype, rank=1, ...],
+        smoothing: InputTensor[dtype=loss.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        comptime dtype = loss.dtype
+        var classes = logits.dim_size(1)
+        var rows = logits.dim_size(0)
+        var weighted = class_weight.dim_size(0) > 0
+        var s = at(smoothing.unsafe_ptr(), 0)
+        var total = Float64(0)
+        for r in range(rows):
+            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
+            var q = targets.unsafe_ptr().unsafe_offset(r * classes)
+            var value = row_log_sum_exp(z, classes)
+            store[1](lse.unsafe_ptr(), r, value)
+            for c in range(classes):
+                var share = (1 - s) * at(q, c) + s / Scalar[dtype](classes)
+                if weighted:
+                    share *= at(class_weight.unsafe_ptr(), c)
+                if share != 0:  # 0 * log 0 is 0
+                    total += Float64(share * (value - at(z, c)))
+        store[1](loss.unsafe_ptr(), 0, Scalar[dtype](total / Float64(rows)) if rows > 0 else Scalar[dtype](0))
+        store[1](weight.unsafe_ptr(), 0, Scalar[dtype](rows))
+
+
+@extensibility.register("noeira.soft_cross_entropy_grad")
+struct SoftCrossEntropyGrad:
+    """Gradient of the mean loss times `grad_loss`: p_c sum_k w_k q_k - w_c q_c."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        grad: OutputTensor[rank=2, ...],
+        logits: InputTensor[dtype=grad.dtype, rank=2, ...],
+        targets: InputTensor[dtype=grad.dtype, rank=2, ...],
+        lse: InputTensor[dtype=grad.dtype, rank=1, ...],
+        weight: InputTensor[dtype=grad.dtype, ...],
+        grad_loss: InputTensor[dtype=grad.dtype, ...],
+        class_weight: InputTensor[dtype=grad.dtype, rank=1, ...],
+        smoothing: InputTensor[dtype=grad.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        comptime dtype = grad.dtype
+        comptime assert dtype.is_floating_point(), "logits are floating point"
+        var classes = logits.dim_size(1)
+        var weighted = class_weight.dim_size(0) > 0
+        var weights = class_weight.unsafe_ptr()
+        var s = at(smoothing.unsafe_ptr(), 0) / Scalar[dtype](classes)
+        var keep = 1 - at(smoothing.unsafe_ptr(), 0)
+        var count = at(weight.unsafe_ptr(), 0)
+        var scale = at(grad_loss.unsafe_ptr(), 0) / count if count > 0 else Scalar[dtype](0)
+        for r in range(logits.dim_size(0)):
+            var out = grad.unsafe_ptr().unsafe_offset(r * classes)
+            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
+            var q = targets.unsafe_ptr().unsafe_offset(r * classes)
+            var mass = Scalar[dtype](0)
+            for c in range(classes):
+                mass += (keep * at(q, c) + s) * (at(weights, c) if weighted else Scalar[dtype](1))
+            for c in range(classes):
+                var share = (keep * at(q, c) + s) * (at(weights, c) if weighted else Scalar[dtype](1))
+                store[1](out, c, (exp(at(z, c) - at(lse.unsafe_ptr(), r)) * mass - share) * scale)

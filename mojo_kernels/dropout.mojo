@@ -1,0 +1,52 @@
+"""Inverted dropout with a mask from the counter hash: nothing is stored, the backward draws it again."""
+
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from max.gpu.host import DeviceContext
+
+from .memory import Ptr, at, load, store
+from .random import philox
+
+
+@always_inline
+def dropped[
+    dtype: DType, width: Int
+](x: SIMD[dtype, width], words: SIMD[DType.uint32, width], threshold: UInt64, scale: Scalar[dtype]) -> SIMD[dtype, width]:
+    """The kept elements times `scale`, 0 elsewhere; NaN in a dropped element does not survive."""
+    return words.cast[DType.uint64]().ge(threshold).select(x * scale, SIMD[dtype, width](0))
+
+
+@extensibility.register("noeira.dropout")
+struct Dropout:
+    """The draw is [threshold, stream], and rng [seed, step]."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        y: OutputTensor[...],
+        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
+        rng: InputTensor[dtype=DType.int64, rank=1, ...],
+        draw: InputTensor[dtype=DType.int64, rank=1, ...],
+        scale: InputTensor[dtype=y.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var n = 1
+        comptime for d in range(y.rank):
+            n *= y.dim_size(d)
+        var p = x.unsafe_ptr()
+        var q = y.unsafe_ptr()
+        var seed = UInt64(at(rng.unsafe_ptr(), 0))
+        var step = UInt32(UInt64(at(rng.unsafe_ptr(), 1)) & 0xFFFFFFFF)
+        var threshold = UInt64(at(draw.unsafe_ptr(), 0))
+        var stream = UInt32(UInt64(at(draw.unsafe_ptr(), 1)) & 0xFFFFFFFF)
+        var factor = at(scale.unsafe_ptr(), 0)
+        for block in range((n + 3) // 4):
+            var words = philox(block, step, stream, seed)
+            var i = block * 4
+            if i + 4 <= n:
+                store[4](q, i, dropped[width=4](load[4](p, i), words, threshold, factor))
+            else:
+                for lane in range(n - i):
+                    var word = SIMD[DType.uint32, 1](words[lane])
+                    store[1](q, i + lane, dropped[width=1](load[1](p, i + lane), word, threshold, factor))

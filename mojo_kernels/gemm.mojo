@@ -1,0 +1,255 @@
+"""Matrix product on CPU: C = act(A B + bias), C = A B or C += A B, float32 and float64.
+
+A and B are given by strides, one of which is 1, so A B, A B^T and A^T B are one code path: the difference is only how
+a block is packed. Sizes are run-time values and the functions are not inlined: one instantiation per dtype serves every
+layer.
+
+Loops, from the outside: column blocks of NC, depth blocks of KC, row blocks of MC, panels of NR columns, panels of
+MR rows, and the register tile over KC. A panel of B (KC x NR) stays in the first-level cache while the block of A
+(MC x KC) streams from the second. A block that would be used too few times to pay for its packing is read in place.
+
+Threads divide the output only. Every element is one chain of multiply-adds over ascending k, so the result does not
+depend on their number.
+"""
+
+from std.math import ceildiv
+from std.memory.alloc import unsafe_alloc
+from std.sys import prefetch
+from std.sys.info import simd_width_of
+from std.sys.intrinsics import PrefetchOptions
+
+from .activation import IDENTITY, Ptr, activate_rows
+from .gemm_kernel import MR, NR, edge_tile, full_tile
+from .gemm_pack import copy_rows, copy_transposed
+from .threads import parallel_for, worthwhile_parts
+
+comptime KC = 256
+"""Depth of a block."""
+comptime MC = 16 * MR
+"""Rows of a packed block of A."""
+comptime NC = 1024
+"""Columns of a packed block of B."""
+comptime A_ROW = KC + 16
+"""Row stride of a packed block of A that is contiguous along k: not a power of two, which would crowd a few cache sets."""
+comptime PACK_A_FROM = 4
+"""Column panels from which packing A pays."""
+comptime PACK_B_FROM = 5
+"""Row panels from which packing B pays."""
+
+
+@fieldwise_init
+struct Gemm[dtype: DType](ImplicitlyCopyable):
+    """One product: c[m, n] (row stride c_stride) from a[m, k] and b[k, n], and what happens to each element of c."""
+
+    var c: Ptr[Self.dtype]
+    var c_stride: Int
+    var a: Ptr[Self.dtype]
+    var a_row: Int
+    var a_col: Int
+    var b: Ptr[Self.dtype]
+    var b_row: Int
+    var b_col: Int
+    var rows: Int
+    var cols: Int
+    var depth: Int
+    var accumulate: Bool
+    """Add to c rather than overwrite it (without bias and activation)."""
+    var has_bias: Bool
+    var bias: Ptr[Self.dtype]
+    """Row added to every row of c."""
+    var activation: Int
+    var activated: Ptr[Self.dtype]
+    """Where act(c) goes, with the stride of c; may be c."""
+
+
+@fieldwise_init
+struct Panel[dtype: DType](ImplicitlyCopyable):
+    """A block of A as the register tiles will read it."""
+
+    var start: Ptr[Self.dtype]
+    var stride: Int
+    var step: Int
+    """From one panel of MR rows to the next."""
+    var by_columns: Bool
+    """The tile's rows are contiguous: (i, k) at k * stride + i; otherwise (i, k) is at i * stride + k."""
+
+
+@always_inline
+def _run_tile[
+    dtype: DType
+](
+    rows: Int, cols: Int, c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype],
+    a_stride: Int, by_columns: Bool, b: Ptr[dtype], b_stride: Int, depth: Int,
+):
+    var full = rows == MR and cols == NR[dtype]
+    if by_columns:
+        if full:
+            full_tile[dtype, True](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+        else:
+            edge_tile[dtype, True](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+    else:
+        if full:
+            full_tile[dtype, False](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+        else:
+            edge_tile[dtype, False](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+
+
+@no_inline
+def _pack_a[
+    dtype: DType
+](g: Gemm[dtype], scratch: Ptr[dtype], pack: Bool, m: Int, rows: Int, k: Int, depth: Int) -> Panel[dtype]:
+    """Rows [m, m + rows) of A at depth [k, k + depth): a copy in scratch, or in place."""
+    var source = g.a.unsafe_offset(m * g.a_row + k * g.a_col)
+    var by_columns = g.a_col != 1
+    if not pack:
+        if by_columns:
+            return Panel(source, g.a_col, MR, True)
+        return Panel(source, g.a_row, MR * g.a_row, False)
+    if not by_columns:
+        copy_rows(scratch, A_ROW, source, g.a_row, rows, depth, depth)
+        return Panel(scratch, A_ROW, MR * A_ROW, False)
+    for i in range(0, rows, MR):
+        var width = min(MR, rows - i)
+        copy_rows(scratch.unsafe_offset(i * depth), MR, source.unsafe_offset(i), g.a_col, depth, width, width)
+    return Panel(scratch, MR, MR * depth, True)
+
+
+@no_inline
+def _pack_b[
+    dtype: DType
+](g: Gemm[dtype], scratch: Ptr[dtype], first: Int, n: Int, cols: Int, k: Int, depth: Int):
+    """Columns [n + first, n + cols) of B at depth [k, k + depth) as panels of NR columns."""
+    comptime N = NR[dtype]
+    for j in range(first, cols, N):
+        var source = g.b.unsafe_offset(k * g.b_row + (n + j) * g.b_col)
+        var panel = scratch.unsafe_offset((j - first) * depth)
+        if g.b_col == 1:
+            copy_rows(panel, N, source, g.b_row, depth, min(N, cols - j), N)
+        else:
+            copy_transposed(panel, N, source, g.b_col, min(N, cols - j), depth)
+
+
+@always_inline
+def _prefetch_rows[dtype: DType](c: Ptr[dtype], stride: Int, rows: Int):
+    """Ask for a tile of C that will be written next."""
+    comptime options = PrefetchOptions().for_write().high_locality().to_data_cache()
+    for i in range(rows):
+        prefetch[options](c.unsafe_offset(i * stride))
+        prefetch[options](c.unsafe_offset(i * stride + NR[dtype] - 1))
+
+
+@no_inline
+def _gemm_block[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int):
+    """The part [m0, m1) x [n0, n1) of the output."""
+    comptime N = NR[dtype]
+    var pack_a = n1 - n0 > (PACK_A_FROM - 1) * N
+    var pack_b = g.b_col != 1 or m1 - m0 > (PACK_B_FROM - 1) * MR
+    var kc = min(KC, g.depth)
+    var nc = min(NC, ceildiv(n1 - n0, N) * N)
+    var mc = min(MC, ceildiv(m1 - m0, MR) * MR)
+    var b_size = kc * (nc if pack_b else N)
+    var a_size = mc * A_ROW if pack_a else 0
+    var scratch = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](b_size + a_size + N, alignment=64))
+    var a_scratch = scratch.unsafe_offset(b_size)
+    var zeros = a_scratch.unsafe_offset(a_size)
+    zeros.unsafe_store(SIMD[dtype, N](0))
+    for n in range(n0, n1, nc):
+        var cols = min(nc, n1 - n)
+        # The last panel is packed in any case if it is narrow: a tile reads whole vectors.
+        var first_packed = 0 if pack_b else cols // N * N
+        var k = 0
+        while True:
+            var depth = min(kc, g.depth - k)
+            _pack_b(g, scratch, first_packed, n, cols, k, depth)
+            for m in range(m0, m1, mc):
+                var rows = min(mc, m1 - m)
+                var a = _pack_a(g, a_scratch, pack_a, m, rows, k, depth)
+                for j in range(0, cols, N):
+                    var packed = j >= first_packed
+                    var b = scratch.unsafe_offset((j - first_packed) * depth) if packed else g.b.unsafe_offset(
+                        k * g.b_row + n + j
+                    )
+                    _run_panel(
+                        g, m, rows, n + j, min(N, cols - j), k, depth, a, b, N if packed else g.b_row, zeros
+                    )
+            k += depth
+            if k >= g.depth:
+                break
+    scratch.unsafe_free()
+
+
+@always_inline
+def _run_panel[
+    dtype: DType
+](
+    g: Gemm[dtype], m: Int, rows: Int, n: Int, cols: Int, k: Int, depth: Int, a: Panel[dtype], b: Ptr[dtype],
+    b_stride: Int, zeros: Ptr[dtype],
+):
+    """One panel of B against all panels of a block of A."""
+    var fresh = k == 0 and not g.accumulate
+    var finish = k + depth == g.depth and g.activation != IDENTITY
+    for i in range(0, rows, MR):
+        var height = min(MR, rows - i)
+        var offset = (m + i) * g.c_stride + n
+        var c = g.c.unsafe_offset(offset)
+        if rows - i > MR:
+            _prefetch_rows(c.unsafe_offset(MR * g.c_stride), g.c_stride, min(MR, rows - i - MR))
+        var init = c
+        if fresh:
+            init = g.bias.unsafe_offset(n) if g.has_bias else zeros
+        _run_tile(
+            height, cols, c, g.c_stride, init, 0 if fresh else g.c_stride,
+            a.start.unsafe_offset(i // MR * a.step), a.stride, a.by_columns, b, b_stride, depth,
+        )
+        if finish:
+            activate_rows(g.activation, c, g.c_stride, g.activated.unsafe_offset(offset), g.c_stride, height, cols)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Threads
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _part_cost[dtype: DType](rows: Int, cols: Int) -> Int:
+    """A relative cost of a part: its padded area, and the packing of its share of A and B."""
+    comptime W = simd_width_of[dtype]()
+    return ceildiv(rows, 2) * 2 * ceildiv(cols, W) * W + 8 * (rows + cols)
+
+
+def _row_parts[dtype: DType](rows: Int, cols: Int, parts: Int) -> Int:
+    """In how many parts to divide the rows, where the columns are divided in parts // that."""
+    var best = 1
+    var least = Int.MAX
+    for by_rows in range(1, parts + 1):
+        if parts % by_rows == 0:
+            var cost = _part_cost[dtype](
+                ceildiv(rows, by_rows), ceildiv(ceildiv(cols, NR[dtype]), parts // by_rows) * NR[dtype]
+            )
+            if cost < least:
+                least = cost
+                best = by_rows
+    return best
+
+
+@no_inline
+def gemm[dtype: DType](g: Gemm[dtype], threads: Int = 0):
+    """Run the product on `threads` threads, by default as many as pay."""
+    if g.rows == 0 or g.cols == 0:
+        return
+    var parts = threads if threads > 0 else worthwhile_parts(2 * g.rows * g.cols * g.depth)
+    if parts == 1:
+        return _gemm_block(g, 0, g.rows, 0, g.cols)
+    var by_rows = _row_parts[dtype](g.rows, g.cols, parts)
+    var by_cols = parts // by_rows
+    var row_step = ceildiv(ceildiv(g.rows, by_rows), 2) * 2
+    var col_step = ceildiv(ceildiv(g.cols, NR[dtype]), by_cols) * NR[dtype]
+
+    def part(i: Int) {imm}:
+        var m0 = min(g.rows, i // by_cols * row_step)
+        var m1 = min(g.rows, m0 + row_step)
+        var n0 = min(g.cols, i % by_cols * col_step)
+        var n1 = min(g.cols, n0 + col_step)
+        if m0 < m1 and n0 < n1:
+            _gemm_block(g, m0, m1, n0, n1)
+
+    parallel_for(part, parts)

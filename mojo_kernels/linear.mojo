@@ -1,0 +1,292 @@
+"""Linear layers and activations as MAX custom ops.
+
+    y = act(x W + b)        x [..., K], W [K, N], b [N]
+    dx = dz W^T             dW += x^T dz        db += sum of dz over rows
+
+Thin wrappers: they collapse leading dimensions and hand pointers and run-time sizes to `gemm`. float32 and float64.
+"""
+
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from extensibility import _MutableInputTensor as MutableInputTensor
+from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
+from std.math import ceildiv
+
+from .activation import IDENTITY, Ptr, activate_rows, activation_grad_rows
+from .gemm import Gemm, gemm
+from .gemm_reduce import add_column_sums
+from .threads import parallel_for, worthwhile_parts
+
+
+@always_inline
+def _cpu_only[target: StaticString]():
+    comptime assert not is_gpu[target](), "noeira's linear ops are not implemented for GPU yet"
+
+
+@always_inline
+def _rows(size: Int, features: Int) -> Int:
+    """The product of the leading dimensions."""
+    return size // features if features > 0 else 0
+
+
+@no_inline
+def linear[
+    dtype: DType
+](
+    y: Ptr[dtype], z: Ptr[dtype], x: Ptr[dtype], weight: Ptr[dtype], has_bias: Bool, bias: Ptr[dtype], rows: Int,
+    in_features: Int, out_features: Int, activation: Int,
+):
+    """`z = x W + b and y = act(z)`, row-major; z may be y."""
+    gemm(
+        Gemm(
+            z, out_features, x, in_features, 1, weight, out_features, 1, rows, out_features, in_features, False,
+            has_bias, bias, activation, y,
+        )
+    )
+
+
+@no_inline
+def linear_input_grad[
+    dtype: DType
+](dx: Ptr[dtype], dz: Ptr[dtype], weight: Ptr[dtype], rows: Int, in_features: Int, out_features: Int):
+    """`dx = dz W^T`."""
+    gemm(
+        Gemm(
+            dx, in_features, dz, out_features, 1, weight, 1, out_features, rows, in_features, out_features, False,
+            False, dx, IDENTITY, dx,
+        )
+    )
+
+
+@no_inline
+def linear_weight_grad[
+    dtype: DType
+](dweight: Ptr[dtype], x: Ptr[dtype], dz: Ptr[dtype], rows: Int, in_features: Int, out_features: Int):
+    """`dW += x^T dz`."""
+    gemm(
+        Gemm(
+            dweight, out_features, x, 1, in_features, dz, out_features, 1, in_features, out_features, rows, True,
+            False, dweight, IDENTITY, dweight,
+        )
+    )
+
+
+comptime ELEMENTWISE_FLOPS = 16
+"""What one element of an activation costs, in multiply-adds of a matrix product."""
+
+
+@no_inline
+def _activation[dtype: DType](code: Int, x: Ptr[dtype], y: Ptr[dtype], size: Int):
+    """`y = act(x)` over size contiguous elements."""
+    var parts = worthwhile_parts(size * ELEMENTWISE_FLOPS)
+    var step = ceildiv(ceildiv(size, 64), parts) * 64
+
+    def part(i: Int) {imm}:
+        var first = min(size, i * step)
+        var count = min(step, size - first)
+        activate_rows(code, x.unsafe_offset(first), count, y.unsafe_offset(first), count, 1, count)
+
+    parallel_for(part, parts)
+
+
+@no_inline
+def _activation_grad[
+    dtype: DType
+](code: Int, dy: Ptr[dtype], saved: Ptr[dtype], dx: Ptr[dtype], size: Int):
+    """`dx = dy act'(saved)` over size contiguous elements."""
+    var parts = worthwhile_parts(size * ELEMENTWISE_FLOPS)
+    var step = ceildiv(ceildiv(size, 64), parts) * 64
+
+    def part(i: Int) {imm}:
+        var first = min(size, i * step)
+        var count = min(step, size - first)
+        activation_grad_rows(
+            code, dy.unsafe_offset(first), count, saved.unsafe_offset(first), count, dx.unsafe_offset(first), count,
+            1, count,
+        )
+
+    parallel_for(part, parts)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Registrations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@extensibility.register("noeira.linear")
+struct Linear:
+    """`y[..., N] = act(x[..., K] weight[K, N] + bias[N])`."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, activation: Int
+    ](
+        y: OutputTensor,
+        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
+        weight: InputTensor[dtype=y.dtype, rank=2, ...],
+        bias: InputTensor[dtype=y.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[y.dtype]
+        var k = weight.dim_size(0)
+        var n = weight.dim_size(1)
+        var out_ = rebind[P](y.unsafe_ptr())
+        linear(
+            out_, out_, rebind[P](x.unsafe_ptr()), rebind[P](weight.unsafe_ptr()), True, rebind[P](bias.unsafe_ptr()),
+            _rows(y.size(), n), k, n, activation,
+        )
+
+
+@extensibility.register("noeira.linear_pre")
+struct LinearPre:
+    """`z = x[..., K] weight[K, N] + bias[N] and y = act(z)`."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, activation: Int
+    ](
+        y: OutputTensor,
+        z: OutputTensor[dtype=y.dtype, rank=y.rank, ...],
+        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
+        weight: InputTensor[dtype=y.dtype, rank=2, ...],
+        bias: InputTensor[dtype=y.dtype, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[y.dtype]
+        var k = weight.dim_size(0)
+        var n = weight.dim_size(1)
+        linear(
+            rebind[P](y.unsafe_ptr()), rebind[P](z.unsafe_ptr()), rebind[P](x.unsafe_ptr()),
+            rebind[P](weight.unsafe_ptr()), True, rebind[P](bias.unsafe_ptr()), _rows(y.size(), n), k, n, activation,
+        )
+
+
+@extensibility.register("noeira.linear_no_bias")
+struct LinearNoBias:
+    """`y[..., N] = act(x[..., K] weight[K, N])`."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, activation: Int
+    ](
+        y: OutputTensor,
+        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
+        weight: InputTensor[dtype=y.dtype, rank=2, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[y.dtype]
+        var k = weight.dim_size(0)
+        var n = weight.dim_size(1)
+        var out_ = rebind[P](y.unsafe_ptr())
+        linear(
+            out_, out_, rebind[P](x.unsafe_ptr()), rebind[P](weight.unsafe_ptr()), False, out_, _rows(y.size(), n), k,
+            n, activation,
+        )
+
+
+@extensibility.register("noeira.linear_input_grad")
+struct LinearInputGrad:
+    """`dx[..., K] = dz[..., N] weight[K, N]^T`."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        dx: OutputTensor,
+        dz: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
+        weight: InputTensor[dtype=dx.dtype, rank=2, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[dx.dtype]
+        var k = weight.dim_size(0)
+        var n = weight.dim_size(1)
+        linear_input_grad(
+            rebind[P](dx.unsafe_ptr()), rebind[P](dz.unsafe_ptr()), rebind[P](weight.unsafe_ptr()),
+            _rows(dx.size(), k), k, n,
+        )
+
+
+@extensibility.register("noeira.linear_param_grad")
+struct LinearParamGrad:
+    """`dweight[K, N] += x[..., K]^T dz[..., N] and dbias[N] += the sum of dz` over its rows, in place; no output."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        dweight: MutableInputTensor[rank=2, ...],
+        dbias: MutableInputTensor[dtype=dweight.dtype, rank=1, ...],
+        x: InputTensor[dtype=dweight.dtype, ...],
+        dz: InputTensor[dtype=dweight.dtype, rank=x.rank, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[dweight.dtype]
+        var k = dweight.dim_size(0)
+        var n = dweight.dim_size(1)
+        var grad = rebind[P](dz.unsafe_ptr())
+        var rows = _rows(dz.size(), n)
+        linear_weight_grad(rebind[P](dweight.unsafe_ptr()), rebind[P](x.unsafe_ptr()), grad, rows, k, n)
+        add_column_sums(rebind[P](dbias.unsafe_ptr()), grad, n, rows, n)
+
+
+@extensibility.register("noeira.linear_weight_grad")
+struct LinearWeightGrad:
+    """`dweight[K, N] += x[..., K]^T dz[..., N]`, in place; no output."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        dweight: MutableInputTensor[rank=2, ...],
+        x: InputTensor[dtype=dweight.dtype, ...],
+        dz: InputTensor[dtype=dweight.dtype, rank=x.rank, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[dweight.dtype]
+        var k = dweight.dim_size(0)
+        var n = dweight.dim_size(1)
+        linear_weight_grad(
+            rebind[P](dweight.unsafe_ptr()), rebind[P](x.unsafe_ptr()), rebind[P](dz.unsafe_ptr()),
+            _rows(dz.size(), n), k, n,
+        )
+
+
+@extensibility.register("noeira.activation")
+struct Activation:
+    """`y = act(x)`, elementwise."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, activation: Int
+    ](y: OutputTensor, x: InputTensor[dtype=y.dtype, rank=y.rank, ...], ctx: DeviceContext) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[y.dtype]
+        _activation(activation, rebind[P](x.unsafe_ptr()), rebind[P](y.unsafe_ptr()), y.size())
+
+
+@extensibility.register("noeira.activation_grad")
+struct ActivationGrad:
+    """`dx = dy act'(saved)`; saved is y for relu, tanh and sigmoid, x for silu, mish, gelu and gelu_tanh."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, activation: Int
+    ](
+        dx: OutputTensor,
+        dy: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
+        saved: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[dx.dtype]
+        _activation_grad(
+            activation, rebind[P](dy.unsafe_ptr()), rebind[P](saved.unsafe_ptr()), rebind[P](dx.unsafe_ptr()),
+            dx.size(),
+        )

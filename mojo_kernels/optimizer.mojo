@@ -1,0 +1,337 @@
+"""Optimizers over flat arenas: gradient norm, then one pass that clips, updates and clears.
+
+Arenas are float32; hyper-parameters and the learning-rate table are float64. Control memory (int64 `counters`)
+is laid out in `noeira/nn/training/control.py`. Sums run over fixed chunks combined in order, so the norm does not
+depend on the number of threads; the update is elementwise.
+"""
+
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from extensibility import _MutableInputTensor as MutableInputTensor
+from max.gpu.host import DeviceContext
+from std.math import expm1, isfinite, log, sqrt
+from std.sys import simd_width_of
+
+from .memory import Ptr, at, load, store
+
+comptime CHUNK = 16384
+comptime F64 = DType.float64
+
+comptime CURSOR = 2
+comptime APPLIED = 4
+comptime SKIPPED = 5
+comptime BAD_INDEX = 6
+comptime LR_BASE = 7
+
+comptime BETA1 = 0
+comptime BETA2 = 1
+comptime EPS = 2
+comptime WEIGHT_DECAY = 3
+comptime CLIP_NORM = 4
+comptime CLIP_VALUE = 5
+comptime CLEAR = 6
+comptime DECOUPLED = 7
+comptime DAMPENING = 8
+comptime NESTEROV = 9
+
+comptime LOG_NORM = 2
+comptime LOG_LR = 3
+comptime LOG_SKIPPED = 4
+
+
+def sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
+    """Sum g_i^2 in float64: 1e20 squared is far from overflow there."""
+    comptime W = simd_width_of[F64]()
+    var total = SIMD[F64, W](0)
+    var i = 0
+    while i + W <= count:
+        var v = load[W](g, i).cast[F64]()
+        total = v.fma(v, total)
+        i += W
+    var sum = total.reduce_add()
+    while i < count:
+        var v = at(g, i).cast[F64]()
+        sum += v * v
+        i += 1
+    return sum
+
+
+def first_non_finite[dtype: DType](g: Ptr[dtype], count: Int) -> Int:
+    """Index of the first NaN or infinity, or -1."""
+    for i in range(count):
+        if not isfinite(at(g, i)):
+            return i
+    return -1
+
+
+@extensibility.register("noeira.gradient_norm")
+struct GradientNorm:
+    """L2 norm of the gradient arena, and the position of its first non-finite element (-1: none)."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        norm: OutputTensor[dtype=F64, rank=1, ...],
+        bad: OutputTensor[dtype=DType.int64, rank=1, ...],
+        grad: MutableInputTensor[rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var n = grad.dim_size(0)
+        var g = grad.unsafe_ptr()
+        var total = Float64(0)
+        for start in range(0, n, CHUNK):
+            total += sum_of_squares(g.unsafe_offset(start), min(CHUNK, n - start))
+        store[1](norm.unsafe_ptr(), 0, sqrt(total))
+        store[1](bad.unsafe_ptr(), 0, Int64(-1) if isfinite(total) else Int64(first_non_finite(g, n)))
+
+
+@fieldwise_init
+struct Step(Copyable, Movable):
+    """What one optimizer step needs beside the arenas, read once from control memory."""
+
+    var apply: Bool
+    var lr: Float64
+    var scale: Float64
+    var clip_value: Float64
+    var clear: Bool
+    var t: Int
+
+
+def begin(
+    counters: Ptr[DType.int64],
+    hyper: Ptr[F64],
+    lr_table: Ptr[F64],
+    lr_count: Int,
+    norm: Float64,
+    bad: Int,
+    accumulated: Ptr[DType.float32],
+    record: Ptr[DType.float32],
+    record_width: Int,
+) -> Step:
+    """Decide skip or apply, scale and lr; move the counters; write the step's row of the record."""
+    var t = Int(at(counters, APPLIED))
+    var weight = at(accumulated, 0).cast[F64]()
+    var mean = 1 / weight if weight > 0 else Float64(0)
+    var lr = at(lr_table, max(0, min(t - Int(at(counters, LR_BASE)), lr_count - 1)))
+    var scale = mean
+    var limit = at(hyper, CLIP_NORM)
+    if limit > 0 and norm * mean > limit:
+        scale = limit / norm
+    var finite = bad < 0 and isfinite(norm)
+    if finite:
+        store[1](counters, APPLIED, Int64(t + 1))
+    else:
+        store[1](counters, SKIPPED, at(counters, SKIPPED) + 1)
+        if at(counters, BAD_INDEX) < 0:
+            store[1](counters, BAD_INDEX, Int64(bad))
+    store[1](accumulated, 0, Float32(0))
+    var row = record.unsafe_offset((Int(at(counters, CURSOR)) - 1) * record_width)
+    store[1](row, LOG_NORM, Float32(norm * mean))
+    store[1](row, LOG_LR, Float32(lr))
+    store[1](row, LOG_SKIPPED, Float32(0) if finite else Float32(1))
+    return Step(finite, lr, scale, at(hyper, CLIP_VALUE), at(hyper, CLEAR) != 0, t + 1)
+
+
+@always_inline
+def scaled[
+    dtype: DType, width: Int
+](g: SIMD[dtype, width], scale: Scalar[dtype], clip: Scalar[dtype]) -> SIMD[dtype, width]:
+    """The gradient the update sees: mean, norm-clipped, then value-clipped."""
+    var v = g * scale
+    if clip > 0:
+        v = max(min(v, SIMD[dtype, width](clip)), SIMD[dtype, width](-clip))
+    return v
+
+
+def adam_run[
+    dtype: DType
+](
+    p: Ptr[dtype],
+    g: Ptr[dtype],
+    m: Ptr[dtype],
+    v: Ptr[dtype],
+    first: Int,
+    count: Int,
+    step: Step,
+    hyper: Ptr[F64],
+    lr: Float64,
+    decay: Float64,
+):
+    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019) on `count` neighbouring elements."""
+    comptime W = simd_width_of[dtype]()
+    var b1 = at(hyper, BETA1)
+    var b2 = at(hyper, BETA2)
+    var keep1 = Scalar[dtype](b1)
+    var keep2 = Scalar[dtype](b2)
+    var take1 = Scalar[dtype](1 - b1)
+    var take2 = Scalar[dtype](1 - b2)
+    # 1 - b^t through expm1, which keeps its accuracy where b is near 1
+    var step_size = Scalar[dtype](lr / correction(b1, step.t))
+    var root = Scalar[dtype](sqrt(correction(b2, step.t)))
+    var eps = Scalar[dtype](at(hyper, EPS))
+    var decoupled = at(hyper, DECOUPLED) != 0
+    var shrink = Scalar[dtype](1 - lr * decay) if decoupled else Scalar[dtype](1)
+    var coupled = Scalar[dtype](0) if decoupled else Scalar[dtype](decay)
+    var scale = Scalar[dtype](step.scale)
+    var clip = Scalar[dtype](step.clip_value)
+
+    @__parameter
+    @always_inline
+    def update[width: Int](i: Int):
+        var param = load[width](p, i)
+        var grad = scaled(load[width](g, i), scale, clip) + param * coupled
+        var m1 = load[width](m, i) * keep1 + grad * take1
+        var v1 = load[width](v, i) * keep2 + grad * grad * take2
+        store[width](m, i, m1)
+        store[width](v, i, v1)
+        store[width](p, i, param * shrink - step_size * m1 / (sqrt(v1) / root + eps))
+        if step.clear:
+            store[width](g, i, SIMD[dtype, width](0))
+
+    var i = first
+    while i + W <= first + count:
+        update[W](i)
+        i += W
+    while i < first + count:
+        update[1](i)
+        i += 1
+
+
+@always_inline
+def correction(beta: Float64, t: Int) -> Float64:
+    """Compute 1 - beta^t; 1 for beta = 0."""
+    return -expm1(Float64(t) * log(beta)) if beta > 0 else Float64(1)
+
+
+def sgd_run[
+    dtype: DType
+](
+    p: Ptr[dtype],
+    g: Ptr[dtype],
+    m: Ptr[dtype],
+    first: Int,
+    count: Int,
+    step: Step,
+    hyper: Ptr[F64],
+    lr: Float64,
+    decay: Float64,
+):
+    """SGD with momentum (PyTorch's form: the velocity holds gradients, not steps), on `count` neighbours."""
+    comptime W = simd_width_of[dtype]()
+    var momentum = Scalar[dtype](at(hyper, BETA1))
+    # the first velocity is the gradient itself, whatever the dampening
+    var take = Scalar[dtype](1 if step.t == 1 else 1 - at(hyper, DAMPENING))
+    var nesterov = at(hyper, NESTEROV) != 0
+    var rate = Scalar[dtype](lr)
+    var coupled = Scalar[dtype](decay)
+    var scale = Scalar[dtype](step.scale)
+    var clip = Scalar[dtype](step.clip_value)
+
+    @__parameter
+    @always_inline
+    def update[width: Int](i: Int):
+        var param = load[width](p, i)
+        var grad = scaled(load[width](g, i), scale, clip) + param * coupled
+        if momentum != 0:
+            var m1 = load[width](m, i) * momentum + grad * take
+            store[width](m, i, m1)
+            grad = grad + momentum * m1 if nesterov else m1
+        store[width](p, i, param - rate * grad)
+        if step.clear:
+            store[width](g, i, SIMD[dtype, width](0))
+
+    var i = first
+    while i + W <= first + count:
+        update[W](i)
+        i += W
+    while i < first + count:
+        update[1](i)
+        i += 1
+
+
+def clear_all[dtype: DType](g: Ptr[dtype], n: Int):
+    """Zero the gradient arena after a skipped step: what made it non-finite must not stay."""
+    for i in range(n):
+        store[1](g, i, Scalar[dtype](0))
+
+
+@extensibility.register("noeira.adam")
+struct Adam:
+    """One Adam or AdamW step on the segments [start, length] with their (lr, decay) multipliers."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        val: MutableInputTensor[rank=1, ...],
+        grd: MutableInputTensor[dtype=val.dtype, rank=1, ...],
+        m: MutableInputTensor[dtype=val.dtype, rank=1, ...],
+        v: MutableInputTensor[dtype=val.dtype, rank=1, ...],
+        counters: MutableInputTensor[dtype=DType.int64, rank=1, ...],
+        accumulated: MutableInputTensor[dtype=DType.float32, rank=1, ...],
+        record: MutableInputTensor[dtype=DType.float32, rank=2, ...],
+        norm: InputTensor[dtype=F64, rank=1, ...],
+        bad: InputTensor[dtype=DType.int64, rank=1, ...],
+        segments: InputTensor[dtype=DType.int64, rank=2, ...],
+        multipliers: InputTensor[dtype=F64, rank=2, ...],
+        hyper: InputTensor[dtype=F64, rank=1, ...],
+        lr_table: InputTensor[dtype=F64, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var h = hyper.unsafe_ptr()
+        var step = begin(
+            counters.unsafe_ptr(), h, lr_table.unsafe_ptr(), lr_table.dim_size(0), at(norm.unsafe_ptr(), 0),
+            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(1),
+        )
+        if not step.apply:
+            if step.clear:
+                clear_all(grd.unsafe_ptr(), grd.dim_size(0))
+            return
+        for s in range(segments.dim_size(0)):
+            adam_run(
+                val.unsafe_ptr(), grd.unsafe_ptr(), m.unsafe_ptr(), v.unsafe_ptr(),
+                Int(at(segments.unsafe_ptr(), 2 * s)), Int(at(segments.unsafe_ptr(), 2 * s + 1)), step, h,
+                step.lr * at(multipliers.unsafe_ptr(), 2 * s),
+                at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1),
+            )
+
+
+@extensibility.register("noeira.sgd")
+struct SGD:
+    """One SGD step on the segments [start, length] with their (lr, decay) multipliers; `m` is the velocity."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        val: MutableInputTensor[rank=1, ...],
+        grd: MutableInputTensor[dtype=val.dtype, rank=1, ...],
+        m: MutableInputTensor[dtype=val.dtype, rank=1, ...],
+        counters: MutableInputTensor[dtype=DType.int64, rank=1, ...],
+        accumulated: MutableInputTensor[dtype=DType.float32, rank=1, ...],
+        record: MutableInputTensor[dtype=DType.float32, rank=2, ...],
+        norm: InputTensor[dtype=F64, rank=1, ...],
+        bad: InputTensor[dtype=DType.int64, rank=1, ...],
+        segments: InputTensor[dtype=DType.int64, rank=2, ...],
+        multipliers: InputTensor[dtype=F64, rank=2, ...],
+        hyper: InputTensor[dtype=F64, rank=1, ...],
+        lr_table: InputTensor[dtype=F64, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var h = hyper.unsafe_ptr()
+        var step = begin(
+            counters.unsafe_ptr(), h, lr_table.unsafe_ptr(), lr_table.dim_size(0), at(norm.unsafe_ptr(), 0),
+            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(1),
+        )
+        if not step.apply:
+            if step.clear:
+                clear_all(grd.unsafe_ptr(), grd.dim_size(0))
+            return
+        for s in range(segments.dim_size(0)):
+            sgd_run(
+                val.unsafe_ptr(), grd.unsafe_ptr(), m.unsafe_ptr(),
+                Int(at(segments.unsafe_ptr(), 2 * s)), Int(at(segments.unsafe_ptr(), 2 * s + 1)), step, h,
+                step.lr * at(multipliers.unsafe_ptr(), 2 * s),
+                at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1),
+            )

@@ -1,0 +1,34 @@
+"""Philox4x32-10 (Salmon et al., SC 2011): random bits as a pure function of a counter and a key.
+
+The key is the seed (two 32-bit words); the counter is (block low, block high, step, stream), and element `i` of a
+draw is word `i % 4` of block `i // 4`. So every device, thread count and recomputation draws the same bits.
+"""
+
+comptime M0 = UInt64(0xD2511F53)
+comptime M1 = UInt64(0xCD9E8D57)
+comptime W0 = UInt32(0x9E3779B9)
+comptime W1 = UInt32(0xBB67AE85)
+comptime LOW = UInt64(0xFFFFFFFF)
+
+
+@always_inline
+def philox(block: Int, step: UInt32, stream: UInt32, seed: UInt64) -> SIMD[DType.uint32, 4]:
+    """The four words of `block` in the draw named by (seed, stream, step)."""
+    var c0 = UInt32(UInt64(block) & LOW)
+    var c1 = UInt32(UInt64(block) >> 32)
+    var c2 = step
+    var c3 = stream
+    var k0 = UInt32(seed & LOW)
+    var k1 = UInt32(seed >> 32)
+    comptime for _ in range(10):
+        var p0 = M0 * UInt64(c0)
+        var p1 = M1 * UInt64(c2)
+        var n0 = UInt32(p1 >> 32) ^ c1 ^ k0
+        var n2 = UInt32(p0 >> 32) ^ c3 ^ k1
+        c1 = UInt32(p1 & LOW)
+        c3 = UInt32(p0 & LOW)
+        c0 = n0
+        c2 = n2
+        k0 += W0
+        k1 += W1
+    return SIMD[DType.uint32, 4](c0, c1, c2, c3)

@@ -1,0 +1,5 @@
+"""Modules made of modules."""
+
+from noeira.nn.combinators.sequential import Sequential
+
+__all__ = ["Sequential"]

@@ -1,0 +1,38 @@
+"""Module, Param, State, arenas and initializers."""
+
+from noeira.nn.core.context import seed
+from noeira.nn.core.errors import CompositionError, NonFiniteError, ShapeError, UninitializedError
+from noeira.nn.core.initializer import (
+    Constant,
+    Deterministic,
+    Initializer,
+    Kaiming,
+    Normal,
+    ScaledKaiming,
+    TruncNormalIn,
+    Xavier,
+    Zero,
+)
+from noeira.nn.core.module import Module, Width
+from noeira.nn.core.param import Param, State
+
+__all__ = [
+    "CompositionError",
+    "Constant",
+    "Deterministic",
+    "Initializer",
+    "Kaiming",
+    "Module",
+    "NonFiniteError",
+    "Normal",
+    "Param",
+    "ScaledKaiming",
+    "ShapeError",
+    "State",
+    "TruncNormalIn",
+    "UninitializedError",
+    "Width",
+    "Xavier",
+    "Zero",
+    "seed",
+]

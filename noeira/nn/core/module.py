@@ -1,0 +1,305 @@
+"""Module: owns its parameters, and states its forward and its vector-Jacobian product explicitly."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from noeira.nn.core import context
+from noeira.nn.core.arena import Arena
+from noeira.nn.core.errors import ShapeError
+from noeira.nn.core.initializer import Draw, Initializer, Kaiming
+from noeira.nn.core.param import Param, State
+from noeira.ops.dispatch import Array
+from noeira.runtime import staging
+from noeira.runtime.devices import Device, resolve
+
+Width = tuple[int, int]
+"""(axis, size) of the features a module expects or gives: (-1, 256) for a Linear, (1, 16) for a convolution."""
+
+
+class Module:
+    """Base of all layers and models.
+
+    A subclass defines
+
+    - `forward(*inputs) -> (output, saved)`: `saved` holds what `vjp` needs and nothing else; it is a value, not
+      hidden state, so a module may be applied twice.
+    - `vjp(saved, grad_output) -> grad_input`: adds into its parameters' gradients, returns the input's.
+
+    Parameters (`Param`), states (`State`) and children (`Module`, or lists and dicts of them) are found by walking
+    attributes; there is nothing to register. On NumPy arrays everything runs at once, without compiling.
+    """
+
+    training: bool = True
+    _arena: Arena | None = None
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("forward", "vjp"):
+            if name in cls.__dict__:
+                setattr(cls, name, _located(cls.__dict__[name], name))
+
+    def forward(self, *inputs: Array) -> tuple[Array, Any]:
+        """Compute the output, and what `vjp` needs."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward(*inputs) -> (output, saved)")
+
+    def vjp(self, saved: Any, grad_output: Array) -> Any:
+        """Add the parameters' gradients, and return the input's."""
+        raise NotImplementedError(f"{type(self).__name__} does not define vjp(saved, grad_output) -> grad_input")
+
+    def __call__(self, *inputs: Array) -> Array:
+        """`forward` without the saved part; floating-point arrays are converted to the model's dtype."""
+        if staging.active() is None and not context.running.stack:
+            self._ensure_memory()
+            dtype = _first_memory(self.named_parameters())[1]
+            inputs = tuple(x.astype(dtype) if _is_float_array(x) and x.dtype != dtype else x for x in inputs)
+        return self.forward(*inputs)[0]
+
+    # ---- what composition and errors need -----------------------------------------------------------------------
+
+    def check_inputs(self, *inputs: Array) -> None:
+        """Raise `ShapeError` where the inputs are not what `forward` takes; the error is located by the caller."""
+        own = next((value for value in vars(self).values() if isinstance(value, Param) and value.memory), None)
+        if own is not None:
+            expected_dtype = own.memory["val"].dtype
+            for x in inputs:
+                if np.issubdtype(x.dtype, np.floating) and x.dtype != expected_dtype:
+                    raise ShapeError(f"expected an input of dtype {expected_dtype}, got {x.dtype}")
+        expected = self.expects()
+        if expected is None:
+            return
+        axis, size = expected
+        shape = tuple(inputs[0].shape)
+        if len(shape) < 2 or (axis >= 0 and len(shape) <= axis) or shape[axis] != size:
+            pattern = f"[..., {size}]" if axis == -1 else f"{size} on axis {axis}"
+            raise ShapeError(f"expected an input of shape {pattern}, got {list(shape)}")
+
+    def expects(self) -> Width | None:
+        """The input width this module insists on, None where any will do."""
+        return None
+
+    def gives(self, width: Width | None) -> Width | None:
+        """The output width for an input width, None where it is not known before shapes are."""
+        return None
+
+    # ---- the walk ------------------------------------------------------------------------------------------------
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Direct children with their names, in the order the attributes were set."""
+        for name, value in vars(self).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(value, Module):
+                yield name, value
+            elif isinstance(value, list | tuple | dict):
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+                yield from ((f"{name}.{key}", item) for key, item in items if isinstance(item, Module))
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it with dotted paths; a shared module appears once."""
+        seen: set[int] = set()
+
+        def walk(module: Module, path: str) -> Iterator[tuple[str, Module]]:
+            if id(module) in seen:
+                return
+            seen.add(id(module))
+            yield path, module
+            for name, child in module.named_children():
+                yield from walk(child, f"{path}.{name}" if path else name)
+
+        yield from walk(self, prefix)
+
+    def _named(self, kind: type) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        seen: set[int] = set()
+        for path, module in self.named_modules():
+            for name, value in vars(module).items():
+                if isinstance(value, kind) and not name.startswith("_") and id(value) not in seen:
+                    seen.add(id(value))
+                    found[f"{path}.{name}" if path else name] = value
+        return found
+
+    def named_parameters(self) -> dict[str, Param]:
+        """All parameters by dotted name; a shared one once, under its first name."""
+        return self._named(Param)
+
+    def named_states(self) -> dict[str, State]:
+        """All states by dotted name."""
+        return self._named(State)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of trainable and frozen scalars."""
+        return sum(param.size for param in self.named_parameters().values())
+
+    # ---- memory --------------------------------------------------------------------------------------------------
+
+    def arena(self) -> Arena:
+        """The model's memory, made (and drawn with seed 0) if it has none, renewed if its parameters changed."""
+        params, states = self.named_parameters(), self.named_states()
+        if self._arena is None or not self._arena.owns(params, states):
+            device, dtype = _first_memory(params)
+            fresh = {name: param for name, param in params.items() if not param.memory}
+            self._arena = Arena(params, states, device, dtype)
+            _draw(fresh, Kaiming(), 0)
+        return self._arena
+
+    def _ensure_memory(self) -> None:
+        """Give memory to what has none, without taking it from a model that owns it already."""
+        if not self.initialized:
+            self.arena()
+
+    def init(self, initializer: Initializer | None = None, *, seed: int = 0) -> Self:
+        """Give every parameter a value and every state its initial one; returns the model.
+
+        The draw of a parameter depends on the seed and its dotted name alone.
+
+        Args:
+            initializer: For weights whose layer does not name its own; `Kaiming()` by default.
+            seed: Any 64-bit integer.
+        """
+        arena = self.arena()
+        _draw(arena.params, initializer or Kaiming(), seed)
+        for state in arena.states.values():
+            state.val = np.full(state.shape, state.fill, state.val.dtype)
+        for role in ("grd", "m", "v"):
+            if role in arena.memory:
+                arena.memory[role].write(np.zeros(arena.size, arena.dtype))
+        return self
+
+    @property
+    def initialized(self) -> bool:
+        """Whether all parameters have values."""
+        owned = [*self.named_parameters().values(), *self.named_states().values()]
+        return all(tensor.memory for tensor in owned)
+
+    def to(self, *, device: str | Device | None = None, dtype: object = None) -> Self:
+        """Move the model's memory to a device, or convert it ("float32", "float64"); values and moments stay."""
+        arena = self.arena()
+        target = arena.device if device is None else resolve(device)
+        kind = arena.dtype if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
+        if kind not in (np.float32, np.float64):
+            raise ShapeError(f"expected dtype float32 or float64, got {kind}")
+        if (target, kind) != (arena.device, arena.dtype):
+            self._arena = Arena(arena.params, arena.states, target, kind)
+        return self
+
+    def zero_grad(self) -> None:
+        """Set all gradients to 0."""
+        arena = self.arena()
+        arena.memory["grd"].write(np.zeros(arena.size, arena.dtype))
+
+    # ---- modes ---------------------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch Dropout, BatchNorm and the like to training (or, with False, to evaluation)."""
+        for _, module in self.named_modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Switch to evaluation: `train(False)`."""
+        return self.train(False)
+
+    def freeze(self) -> Self:
+        """Stop training this subtree: its gradients are not computed and optimizers skip it."""
+        for param in self.named_parameters().values():
+            param.trainable = False
+        return self
+
+    def unfreeze(self) -> Self:
+        """Train this subtree again."""
+        for param in self.named_parameters().values():
+            param.trainable = True
+        return self
+
+    # ---- text ----------------------------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """Sizes and options shown in the repr."""
+        return ""
+
+    def describe(self) -> str:
+        """One line: the class and its sizes, without children."""
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def __repr__(self) -> str:
+        children = list(self.named_children())
+        if not children:
+            return self.describe()
+        lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in children]
+        extra = self.extra_repr()
+        return f"{type(self).__name__}({extra}\n  " + "\n  ".join(lines) + "\n)"
+
+    def summary(self, *input_shapes: tuple[int, ...]) -> str:
+        """Table of layers: output shapes, parameters, FLOPs, and bytes of parameters, gradients, moments, activations.
+
+        Args:
+            input_shapes: Shape of each input, batch included.
+        """
+        from noeira.nn.core.summary import summarize
+
+        return summarize(self, *input_shapes)
+
+
+def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Wrap forward or vjp: keep the stack of running modules, check inputs, and say where an error arose."""
+
+    @functools.wraps(method)
+    def run(self: Module, *args: Any) -> Any:
+        running = context.running
+        outermost = not running.stack
+        if outermost and staging.active() is None:
+            self._ensure_memory()
+        running.stack.append(self)
+        try:
+            if name != "forward":
+                return method(self, *args)
+            if outermost:
+                running.draws.clear()
+                running.rng[1] += staging.active() is None and self.training
+            self.check_inputs(*args)
+            output, saved = method(self, *args)
+            for observer in running.observers:
+                observer(context.path(), self, output, saved)
+            return output, saved
+        except Exception as error:
+            _locate(error)
+            raise
+        finally:
+            running.stack.pop()
+
+    return run
+
+
+def _locate(error: Exception) -> None:
+    """Put the module's path into the message of our own errors, and as a note on the others; once."""
+    if getattr(error, "_noeira_located", False):
+        return
+    error._noeira_located = True  # type: ignore[attr-defined]
+    if isinstance(error, ShapeError):
+        error.args = (f"{context.where()}: {error.args[0]}",)
+    else:
+        error.add_note(f"in {context.where()}")
+
+
+def _is_float_array(x: object) -> bool:
+    return isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.floating)
+
+
+def _first_memory(params: dict[str, Param]) -> tuple[Device, np.dtype[Any]]:
+    for param in params.values():
+        if param.memory:
+            return param.memory["val"].device, param.memory["val"].dtype
+    return Device("cpu"), np.dtype(np.float32)
+
+
+def _draw(params: dict[str, Param], initializer: Initializer, seed: int) -> None:
+    for name, param in params.items():
+        rule = param.init or initializer
+        values = rule(param.size, param.fan_in, param.fan_out, Draw(seed, name))
+        param.val = values.reshape(param.shape)

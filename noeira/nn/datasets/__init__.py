@@ -1,0 +1,26 @@
+"""Data sets for training and examples: NumPy arrays in memory, fetched once and verified.
+
+Example:
+    >>> from noeira.nn.datasets import MNIST
+    >>> mnist = MNIST()  # doctest: +SKIP
+    >>> mnist.train  # doctest: +SKIP
+    ArrayDataset('mnist/train', inputs=uint8[60000, 1, 28, 28] * 0.00392157, targets=int32[60000], 10 classes)
+    >>> images, labels = mnist.train[:1000].arrays()  # doctest: +SKIP
+"""
+
+from noeira.nn.datasets.array import ArrayDataset
+from noeira.nn.datasets.idx import DatasetError, read_idx, write_idx
+from noeira.nn.datasets.mnist import MNIST, FashionMNIST
+from noeira.nn.datasets.spec import DatasetSpec, FileSpec, WheelSpec
+
+__all__ = [
+    "MNIST",
+    "ArrayDataset",
+    "DatasetError",
+    "DatasetSpec",
+    "FashionMNIST",
+    "FileSpec",
+    "WheelSpec",
+    "read_idx",
+    "write_idx",
+]

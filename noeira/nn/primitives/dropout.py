@@ -1,0 +1,56 @@
+"""Dropout by counter hash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noeira.nn.core import context
+from noeira.nn.core.module import Module, Width
+from noeira.ops.dispatch import Array
+from noeira.ops.dropout import dropout
+
+
+class Dropout(Module):
+    """Zero each element with probability p while training, and scale the others by 1/(1-p).
+
+    The mask is a pure function of (seed, layer, step, element): the same on every device, different between
+    layers and steps, drawn again in the vjp instead of being stored.
+
+    Args:
+        p: Probability of zeroing, 0 to 1.
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = mask dy / (1-p), with the mask of the forward. Saves the draw's name: seed, step, stream.
+
+    Source: Srivastava et al. 2014.
+    """
+
+    def __init__(self, p: float = 0.5):
+        if not 0 <= p <= 1:
+            raise ValueError(f"Dropout: expected a probability p between 0 and 1, got {p!r}")
+        self.p = float(p)
+
+    def gives(self, width: Width | None) -> Width | None:
+        """The input's width."""
+        return width
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return f"p={self.p:g}"
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """X -> masked x while training, x itself in evaluation; saves the draw."""
+        if not self.training or self.p == 0:
+            return x, None
+        rng, stream = context.draw()
+        return dropout(x, rng, self.p, stream), (rng, stream)
+
+    def vjp(self, saved: Any, grad_output: Array) -> Array:
+        """Dy -> dy under the same mask."""
+        if saved is None:
+            return grad_output
+        rng, stream = saved
+        return dropout(grad_output, rng, self.p, stream)

@@ -1,0 +1,166 @@
+"""The trainer's programs: train step, optimizer step, shuffle, evaluation. Staged here, compiled together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from noeira import ops
+from noeira.nn.core import context
+from noeira.nn.core.module import Module
+from noeira.nn.core.param import Param, State
+from noeira.nn.datasets import ArrayDataset
+from noeira.nn.loss import Loss
+from noeira.nn.optimizer import Optimizer
+from noeira.ops import control
+from noeira.runtime.devices import DeviceArray
+from noeira.runtime.staging import Shape, Staged, StagedGraph, StagingError, staging
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a program needs to know of a data set: everything but its size."""
+
+    input_shape: Shape
+    input_dtype: str
+    target_shape: Shape
+    target_dtype: str
+    scale: float
+
+    @staticmethod
+    def of(data: ArrayDataset) -> DataSpec:
+        """The spec of a data set."""
+        return DataSpec(
+            data.inputs.shape[1:],
+            data.inputs.dtype.name,
+            data.targets.shape[1:],
+            data.targets.dtype.name,
+            data.input_scale,
+        )
+
+
+def binder(model: Module) -> Callable[[StagedGraph, object, str], Staged]:
+    """How a program refers to what `model` owns: one input a tensor, under its role and dotted name."""
+    params = {id(param): name for name, param in model.named_parameters().items()}
+    states = {id(state): name for name, state in model.named_states().items()}
+
+    def bind(graph: StagedGraph, owner: object, role: str) -> Staged:
+        if owner is context.RNG:
+            counters = next(value for value in graph.inputs if value.name == "counters")
+            return graph.emit("load", [counters], [counters.spec])[0]
+        if isinstance(owner, Param) and id(owner) in params:
+            dtype = owner.memory["val"].dtype
+            return graph.input(f"{role} {params[id(owner)]}", owner.shape, dtype, mutable=role != "val")
+        if isinstance(owner, State) and id(owner) in states and owner.memory is not None:
+            return graph.input(f"state {states[id(owner)]}", owner.shape, owner.memory.dtype, mutable=True)
+        raise StagingError(f"{owner!r} is used in a forward but is not an attribute of the model")
+
+    return bind
+
+
+def bindings(model: Module) -> dict[str, DeviceArray]:
+    """The memory behind the inputs that `binder` declares."""
+    arrays: dict[str, DeviceArray] = {}
+    for name, param in model.named_parameters().items():
+        for role, memory in param.memory.items():
+            arrays[f"{role} {name}"] = memory
+    for name, state in model.named_states().items():
+        if state.memory is not None:
+            arrays[f"state {name}"] = state.memory
+    return arrays
+
+
+def _batch(graph: StagedGraph, spec: DataSpec, dtype: str, counters: Staged) -> tuple[Staged, Staged]:
+    inputs = graph.input("inputs", ("samples", *spec.input_shape), spec.input_dtype)
+    targets = graph.input("targets", ("samples", *spec.target_shape), spec.target_dtype)
+    order = graph.input("order", ("batches", "batch"), "int32")
+    target_dtype = "int32" if np.issubdtype(spec.target_dtype, np.integer) else dtype
+    x = ops.gather_rows(inputs, order, counters, dtype, spec.scale)
+    return x, ops.gather_rows(targets, order, counters, target_dtype)
+
+
+def _control(graph: StagedGraph) -> tuple[Staged, Staged, Staged]:
+    return (
+        graph.input("counters", (control.COUNTERS,), "int64", mutable=True),
+        graph.input("accumulated", (1,), "float32", mutable=True),
+        graph.input("record", ("rows", control.LOG_COLUMNS), "float32", mutable=True),
+    )
+
+
+def train_step(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> tuple[StagedGraph, Shape]:
+    """Gather a batch, forward, loss, and the whole backward into the gradient arena.
+
+    Gradients are sums over rows: the loss's gradient is scaled by its weight, and the optimizer divides by the
+    weights accumulated since its last step. So accumulating over batches of any sizes equals one large batch.
+
+    Returns:
+        The recording, and the shape of a batch's prediction.
+    """
+    graph = StagedGraph("train_step", binder(model))
+    graph.scope = context.path
+    with staging(graph):
+        counters, accumulated, record = _control(graph)
+        x, y = _batch(graph, spec, dtype, counters)
+        prediction, saved = model.forward(x)
+        value, kept = loss.forward(prediction, y)
+        weight = loss.weight(kept)
+        model.vjp(saved, loss.vjp(kept, weight))
+        ops.record_loss(record, counters, accumulated, value, weight)
+        ops.advance(counters)
+    return graph.finish(), tuple(prediction.shape)
+
+
+def optimizer_step(optimizer: Optimizer, dtype: str) -> StagedGraph:
+    """Norm, clip, update and clear over the arenas of any model."""
+    graph = StagedGraph("optimizer_step")
+    with staging(graph):
+        counters, accumulated, record = _control(graph)
+        roles = ("val", "grd", "m", "v")
+        memory = {role: graph.input(role, ("elements",), dtype, mutable=True) for role in roles}
+        memory |= {"counters": counters, "accumulated": accumulated, "record": record}
+        memory["segments"] = graph.input("segments", ("runs", 2), "int64")
+        memory["multipliers"] = graph.input("multipliers", ("runs", 2), "float64")
+        memory["hyper"] = graph.input("hyper", (control.HYPER,), "float64")
+        memory["lr_table"] = graph.input("lr_table", ("steps",), "float64")
+        optimizer.apply(memory)
+    return graph.finish()
+
+
+def shuffle() -> StagedGraph:
+    """The permutation of the epoch that the counters name."""
+    graph = StagedGraph("shuffle")
+    with staging(graph):
+        counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
+        ops.shuffle(graph.input("permutation", ("samples",), "int32", mutable=True), counters)
+    return graph.finish()
+
+
+def evaluation(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> StagedGraph:
+    """Forward in evaluation mode; adds up loss and correct predictions."""
+    graph = StagedGraph("evaluation", binder(model))
+    graph.scope = context.path
+    modes = [(module, module.training) for _, module in model.named_modules()]
+    model.eval()
+    try:
+        with staging(graph):
+            counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
+            totals = graph.input("totals", (control.EVAL_TOTALS,), "float64", mutable=True)
+            x, y = _batch(graph, spec, dtype, counters)
+            prediction = model.forward(x)[0]
+            value, kept = loss.forward(prediction, y)
+            rows = ops.flatten_leading(prediction)
+            targets = y if len(y.shape) == 1 else _flat(y, prediction)
+            ops.accumulate_totals(totals, rows, targets, value, loss.weight(kept))
+            ops.advance(counters)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return graph.finish()
+
+
+def _flat(targets: Staged, prediction: Staged) -> Staged:
+    if len(targets.shape) == len(prediction.shape):
+        return ops.flatten_leading(targets)
+    return ops.reshape(targets, ops.flatten_leading(prediction).shape[:1])

@@ -1,0 +1,67 @@
+"""Batches made on the device: the epoch's permutation, the rows of a batch, the counters that move on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from noeira.ops import control
+from noeira.ops.dispatch import Array, op
+from noeira.ops.random import bits
+from noeira.runtime.staging import Spec
+
+_SHUFFLE_STREAM = 0x5FFF1E
+
+
+@op
+def shuffle(order: Array, counters: Array) -> None:
+    """Fill `order` with the permutation of 0..n-1 that (seed, epoch) names, by Fisher-Yates; cursor = 0."""
+    n = len(order)
+    words = bits(n, seed=int(counters[control.SEED]), stream=_SHUFFLE_STREAM, step=int(counters[control.EPOCH]))
+    order[:] = np.arange(n)
+    for i in range(n - 1, 0, -1):
+        j = int(words[i]) * (i + 1) >> 32
+        order[i], order[j] = order[j], order[i]
+    counters[control.CURSOR] = 0
+
+
+@shuffle.staged
+def _(order: Array, counters: Array) -> None:
+    order.graph.emit("noeira.shuffle", [order, counters], [])
+
+
+@op
+def gather_rows(data: Array, order: Array, counters: Array, dtype: str, scale: float = 1.0) -> Array:
+    """The rows of a data set that make up the current batch, converted and scaled.
+
+    Args:
+        data: [N, ...] of any dtype.
+        order: int32 [batches, batch]: row numbers.
+        counters: Control memory; `counters[CURSOR]` is the batch.
+        dtype: Dtype of the result.
+        scale: Factor of every element (1/255 turns bytes into [0, 1]).
+
+    Returns:
+        [batch, ...].
+    """
+    rows = order[int(counters[control.CURSOR]) % len(order)]
+    result = data[rows].astype(dtype)
+    return result if scale == 1 else result * result.dtype.type(scale)
+
+
+@gather_rows.staged
+def _(data: Array, order: Array, counters: Array, dtype: str, scale: float = 1.0) -> Array:
+    out = Spec((order.shape[1], *data.shape[1:]), dtype)
+    factor = np.array([scale], dtype)
+    return data.graph.emit("noeira.gather_rows", [data, order, counters, factor], [out])[0]
+
+
+@op
+def advance(counters: Array) -> None:
+    """Move on to the next batch: step and cursor + 1."""
+    counters[control.STEP] += 1
+    counters[control.CURSOR] += 1
+
+
+@advance.staged
+def _(counters: Array) -> None:
+    counters.graph.emit("noeira.advance", [counters], [])

@@ -1,0 +1,169 @@
+"""Softmax cross-entropy over the last axis, fused with its softmax; integer or probability targets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from noeira.ops.dispatch import Array, ShapeError, known_size, op
+from noeira.ops.shape import flatten_leading, reshape
+from noeira.runtime.staging import Spec
+
+
+def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
+    high = np.max(logits, axis=-1, keepdims=True)
+    safe = np.where(np.isneginf(high), logits.dtype.type(0), high)  # a row of -inf has log-sum-exp -inf, not NaN
+    with np.errstate(divide="ignore"):
+        return (safe + np.log(np.sum(np.exp(logits - safe), axis=-1, keepdims=True)))[..., 0]
+
+
+def _target_mass(
+    logits: np.ndarray,
+    targets: np.ndarray,
+    class_weight: np.ndarray | None,
+    ignore_index: int,
+    smoothing: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Per row: w_c q_c for the smoothed target distribution q, and the row's weight in the mean."""
+    classes = logits.shape[-1]
+    weights = np.ones(classes, logits.dtype) if class_weight is None else class_weight.astype(logits.dtype)
+    if targets.ndim == logits.ndim:
+        mass = ((1 - smoothing) * targets + smoothing / classes) * weights
+        return mass.astype(logits.dtype), np.ones(len(targets), logits.dtype)
+    kept = targets != ignore_index
+    labels = np.where(kept, targets, 0)
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ShapeError(f"expected class labels 0..{classes - 1}, got {int(targets[row])} in row {row}")
+    mass = np.broadcast_to(smoothing / classes * weights, logits.shape).astype(logits.dtype)
+    mass[np.arange(len(labels)), labels] += ((1 - smoothing) * weights[labels]).astype(logits.dtype)
+    mass[~kept] = 0
+    return mass, np.where(kept, weights[labels], logits.dtype.type(0))
+
+
+@op
+def _cross_entropy(
+    logits: Array, targets: Array, class_weight: np.ndarray | None, ignore_index: int, smoothing: float
+) -> tuple[Array, Array, Array]:
+    lse = _log_sum_exp(logits)
+    mass, weight = _target_mass(logits, targets, class_weight, ignore_index, smoothing)
+    gap = np.subtract(lse[:, None], logits, where=mass != 0, out=np.zeros_like(logits))  # 0 * log 0 is 0
+    total = np.sum(weight, dtype=np.float64)
+    loss = np.sum(mass * gap, dtype=np.float64) / total if total else 0.0
+    return logits.dtype.type(loss), logits.dtype.type(total), lse
+
+
+@_cross_entropy.staged
+def _(
+    logits: Array, targets: Array, class_weight: np.ndarray | None, ignore_index: int, smoothing: float
+) -> tuple[Array, Array, Array]:
+    name, attributes = _kernel(logits, targets, ignore_index)
+    dtype = logits.spec.dtype
+    results = [Spec((), dtype), Spec((), dtype), Spec(logits.shape[:1], dtype)]
+    operands = [logits, targets, *_options(logits, class_weight, smoothing)]
+    return logits.graph.emit(name, operands, results, attributes, flops=5 * known_size(logits.shape))  # type: ignore[return-value]
+
+
+def _kernel(logits: Array, targets: Array, ignore_index: int) -> tuple[str, dict[str, int]]:
+    if targets.ndim == logits.ndim:
+        return "noeira.soft_cross_entropy", {}
+    return "noeira.cross_entropy", {"ignore_index": ignore_index}
+
+
+def _options(logits: Array, class_weight: np.ndarray | None, smoothing: float) -> list[np.ndarray]:
+    weights = np.zeros(0) if class_weight is None else class_weight
+    return [weights.astype(logits.dtype), np.array([smoothing], logits.dtype)]
+
+
+def cross_entropy(
+    logits: Array,
+    targets: Array,
+    *,
+    class_weight: np.ndarray | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> tuple[Array, Array, Array]:
+    """Mean cross-entropy between softmax(logits) and the targets, PyTorch's definition.
+
+    With weights w, smoothing s and C classes, a row with label y costs
+    (1-s) w_y (lse - z_y) + s/C sum_c w_c (lse - z_c), lse = log sum_c e^{z_c}, and the mean divides by the sum
+    of w_y over rows whose label is not `ignore_index`. A row with probabilities q costs
+    sum_c w_c ((1-s) q_c + s/C) (lse - z_c), and the mean divides by the number of rows. No row at all gives 0.
+
+    Args:
+        logits: [..., C].
+        targets: Integer labels [...], or probabilities [..., C].
+        class_weight: [C] constants.
+        ignore_index: Label of rows that do not count.
+        label_smoothing: s, 0 to 1.
+
+    Returns:
+        The loss, the weight it is a mean over, and each row's lse (for `cross_entropy_grad`).
+
+    Raises:
+        ShapeError: A label is out of range (reference path; compiled programs give a NaN loss).
+    """
+    soft = len(targets.shape) == len(logits.shape)
+    rows = flatten_leading(logits)
+    flat = flatten_leading(targets) if soft else _flat_labels(targets, rows)
+    return _cross_entropy(rows, flat, class_weight, ignore_index, label_smoothing)
+
+
+def _flat_labels(targets: Array, rows: Array) -> Array:
+    return targets if len(targets.shape) == 1 else reshape(targets, rows.shape[:1])
+
+
+@op
+def _cross_entropy_grad(
+    logits: Array,
+    targets: Array,
+    lse: Array,
+    weight: Array,
+    grad_loss: Array,
+    class_weight: np.ndarray | None,
+    ignore_index: int,
+    smoothing: float,
+) -> Array:
+    mass, _ = _target_mass(logits, targets, class_weight, ignore_index, smoothing)
+    scale = grad_loss / weight if weight else 0
+    probability = np.exp(logits - np.where(np.isneginf(lse), 0, lse)[:, None])
+    return ((probability * mass.sum(axis=-1, keepdims=True) - mass) * scale).astype(logits.dtype)
+
+
+@_cross_entropy_grad.staged
+def _(
+    logits: Array,
+    targets: Array,
+    lse: Array,
+    weight: Array,
+    grad_loss: Array,
+    class_weight: np.ndarray | None,
+    ignore_index: int,
+    smoothing: float,
+) -> Array:
+    name, attributes = _kernel(logits, targets, ignore_index)
+    operands = [logits, targets, lse, weight, grad_loss, *_options(logits, class_weight, smoothing)]
+    return logits.graph.emit(f"{name}_grad", operands, [logits.spec], attributes, flops=4 * known_size(logits.shape))[0]
+
+
+def cross_entropy_grad(
+    logits: Array,
+    targets: Array,
+    lse: Array,
+    weight: Array,
+    grad_loss: Array,
+    *,
+    class_weight: np.ndarray | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Array:
+    """Gradient of `cross_entropy` with respect to the logits, times `grad_loss`.
+
+    dz_c = (p_c sum_k m_k - m_c) grad_loss / weight with p = softmax(z) and m the row's weighted target mass;
+    exactly 0 in ignored rows.
+    """
+    soft = len(targets.shape) == len(logits.shape)
+    rows = flatten_leading(logits)
+    flat = flatten_leading(targets) if soft else _flat_labels(targets, rows)
+    grad = _cross_entropy_grad(rows, flat, lse, weight, grad_loss, class_weight, ignore_index, label_smoothing)
+    return grad if len(logits.shape) == 2 else reshape(grad, logits.shape)

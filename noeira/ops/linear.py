@@ -1,0 +1,121 @@
+"""The linear map and its gradients; weights are [in, out]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from noeira.ops.activation import activation as activate
+from noeira.ops.activation import code
+from noeira.ops.dispatch import Array, known_size, op, spec
+
+
+def _flops(x: Array, weight: Array) -> int:
+    return 2 * known_size(x.shape) * known_size(weight.shape[1:])
+
+
+@op
+def linear(x: Array, weight: Array, bias: Array | None = None, activation: str = "identity") -> Array:
+    """Fused y = f(x W + b): one kernel, bias and activation in the GEMM's epilogue.
+
+    Args:
+        x: [..., in].
+        weight: [in, out].
+        bias: [out], or None.
+        activation: Name of f, out of `ops.activation.ACTIVATIONS`.
+    """
+    z = x @ weight
+    return activate(z if bias is None else z + bias, activation)
+
+
+@linear.staged
+def _(x: Array, weight: Array, bias: Array | None = None, activation: str = "identity") -> Array:
+    out = spec((*x.shape[:-1], weight.shape[1]), x)
+    if bias is None:
+        y = x.graph.emit("noeira.linear_no_bias", [x, weight], [out], flops=_flops(x, weight))[0]
+        return activate(y, activation)
+    attributes = {"activation": code(activation)}
+    return x.graph.emit("noeira.linear", [x, weight, bias], [out], attributes, flops=_flops(x, weight))[0]
+
+
+@op
+def linear_pre(x: Array, weight: Array, bias: Array, activation: str) -> tuple[Array, Array]:
+    """As `linear`, and also the pre-activation z = x W + b, for activations whose derivative needs it."""
+    z = x @ weight + bias
+    return activate(z, activation), z
+
+
+@linear_pre.staged
+def _(x: Array, weight: Array, bias: Array, activation: str) -> Any:
+    out = spec((*x.shape[:-1], weight.shape[1]), x)
+    attributes = {"activation": code(activation)}
+    return x.graph.emit(
+        "noeira.linear_pre",
+        [x, weight, bias],
+        [out, out],
+        attributes,
+        flops=_flops(x, weight),
+        spare={1: "noeira.linear"},
+    )
+
+
+@op
+def linear_input_grad(grad: Array, weight: Array) -> Array:
+    """Gradient of the input: dx = dz W^T."""
+    return grad @ weight.T
+
+
+@linear_input_grad.staged
+def _(grad: Array, weight: Array) -> Array:
+    out = spec((*grad.shape[:-1], weight.shape[0]), grad)
+    return grad.graph.emit(
+        "noeira.linear_input_grad",
+        [grad, weight],
+        [out],
+        flops=2 * known_size(grad.shape) * known_size(weight.shape[:1]),
+    )[0]
+
+
+def linear_param_grad(weight_grad: Array | None, bias_grad: Array | None, x: Array, grad: Array) -> None:
+    """Add the parameters' gradients in place: dW += x^T dz, db += the sum of dz over rows.
+
+    A target that is None (a frozen parameter, a missing bias) is not computed.
+    """
+    if weight_grad is not None and bias_grad is not None:
+        _weight_bias_grad(weight_grad, bias_grad, x, grad)
+    elif weight_grad is not None:
+        _weight_grad(weight_grad, x, grad)
+    elif bias_grad is not None:
+        _bias_grad(bias_grad, grad)
+
+
+@op
+def _weight_bias_grad(weight_grad: Array, bias_grad: Array, x: Array, grad: Array) -> None:
+    _weight_grad(weight_grad, x, grad)
+    _bias_grad(bias_grad, grad)
+
+
+@_weight_bias_grad.staged
+def _(weight_grad: Array, bias_grad: Array, x: Array, grad: Array) -> None:
+    grad.graph.emit("noeira.linear_param_grad", [weight_grad, bias_grad, x, grad], [], flops=_flops(x, weight_grad))
+
+
+@op
+def _weight_grad(weight_grad: Array, x: Array, grad: Array) -> None:
+    weight_grad += x.reshape(-1, x.shape[-1]).T @ grad.reshape(-1, grad.shape[-1])
+
+
+@_weight_grad.staged
+def _(weight_grad: Array, x: Array, grad: Array) -> None:
+    grad.graph.emit("noeira.linear_weight_grad", [weight_grad, x, grad], [], flops=_flops(x, weight_grad))
+
+
+@op
+def _bias_grad(bias_grad: Array, grad: Array) -> None:
+    bias_grad += np.sum(grad.reshape(-1, grad.shape[-1]), axis=0)
+
+
+@_bias_grad.staged
+def _(bias_grad: Array, grad: Array) -> None:
+    grad.graph.emit("noeira.bias_grad", [bias_grad, grad], [], flops=known_size(grad.shape))
