@@ -1,6 +1,6 @@
 """Batches on the device: the permutation of an epoch, and the rows it selects.
 
-counters (int64): [seed, step, cursor, epoch, ...] as laid out in `noeira/nn/training/control.py`.
+Seed, epoch and cursor are read from control memory (`control.mojo`).
 """
 
 import extensibility
@@ -9,14 +9,10 @@ from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
 from std.sys import simd_width_of
 
+from .control import CURSOR, EPOCH, SEED, STEP
 from .memory import Ptr, at, load, store
-from .random import philox
+from .random import SHUFFLE_STREAM, low_word, philox
 
-comptime SEED = 0
-comptime STEP = 1
-comptime CURSOR = 2
-comptime EPOCH = 3
-comptime SHUFFLE_STREAM = UInt32(0x5FFF1E)
 
 
 def shuffle(order: Ptr[DType.int32], n: Int, seed: UInt64, epoch: UInt32):

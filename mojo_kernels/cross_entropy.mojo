@@ -35,6 +35,12 @@ def row_log_sum_exp[dtype: DType](z: Ptr[dtype], classes: Int) -> Scalar[dtype]:
     return high + log(sum)
 
 
+@always_inline
+def class_share[dtype: DType](weights: Ptr[dtype], weighted: Bool, c: Int, classes: Int) -> Scalar[dtype]:
+    """Weight of class `c`; 1 without weights, and for what is not a class."""
+    return at(weights, c) if weighted and c >= 0 and c < classes else Scalar[dtype](1)
+
+
 def forward_row[
     dtype: DType
 ](
@@ -49,12 +55,12 @@ def forward_row[
     """Loss of one row: (1-s) w_y (lse - z_y) + s/C sum_c w_c (lse - z_c)."""
     if label < 0 or label >= classes:
         return lse + Scalar[dtype].MAX * 2 - Scalar[dtype].MAX * 2  # not a label: NaN, never a read outside the row
-    var w = at(weights, label) if weighted else Scalar[dtype](1)
+    var w = class_share(weights, weighted, label, classes)
     var loss = (1 - smoothing) * w * (lse - at(z, label))
     if smoothing != 0:
         var spread = Scalar[dtype](0)
         for c in range(classes):
-            spread += (at(weights, c) if weighted else Scalar[dtype](1)) * (lse - at(z, c))
+            spread += class_share(weights, weighted, c, classes) * (lse - at(z, c))
         loss += smoothing / Scalar[dtype](classes) * spread
     return loss
 
@@ -65,7 +71,7 @@ struct CrossEntropy:
 
     @staticmethod
     def execute[
-        target: StaticString, ignore_index: Int
+        target: StaticString
     ](
         loss: OutputTensor[...],
         weight: OutputTensor[dtype=loss.dtype, ...],
@@ -73,6 +79,7 @@ struct CrossEntropy:
         logits: InputTensor[dtype=loss.dtype, rank=2, ...],
         targets: InputTensor[dtype=DType.int32, rank=1, ...],
         class_weight: InputTensor[dtype=loss.dtype, rank=1, ...],
+        ignore_index: InputTensor[dtype=DType.int32, rank=1, ...],
         smoothing: InputTensor[dtype=loss.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
@@ -87,12 +94,12 @@ struct CrossEntropy:
             var value = row_log_sum_exp(z, classes)
             store[1](lse.unsafe_ptr(), r, value)
             var label = Int(at(targets.unsafe_ptr(), r))
-            if label == ignore_index:
+            if label == Int(at(ignore_index.unsafe_ptr(), 0)):
                 continue
             total += Float64(
                 forward_row(z, value, classes, label, weights, weighted, at(smoothing.unsafe_ptr(), 0))
             )
-            count += Float64(at(weights, label)) if weighted else Float64(1)
+            count += Float64(class_share(weights, weighted, label, classes))
         store[1](loss.unsafe_ptr(), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
         store[1](weight.unsafe_ptr(), 0, Scalar[dtype](count))
 
@@ -103,7 +110,7 @@ struct CrossEntropyGrad:
 
     @staticmethod
     def execute[
-        target: StaticString, ignore_index: Int
+        target: StaticString
     ](
         grad: OutputTensor[rank=2, ...],
         logits: InputTensor[dtype=grad.dtype, rank=2, ...],
@@ -112,6 +119,7 @@ struct CrossEntropyGrad:
         weight: InputTensor[dtype=grad.dtype, ...],
         grad_loss: InputTensor[dtype=grad.dtype, ...],
         class_weight: InputTensor[dtype=grad.dtype, rank=1, ...],
+        ignore_index: InputTensor[dtype=DType.int32, rank=1, ...],
         smoothing: InputTensor[dtype=grad.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
@@ -133,8 +141,8 @@ struct CrossEntropyGrad:
             var out = grad.unsafe_ptr().unsafe_offset(r * classes)
             var z = logits.unsafe_ptr().unsafe_offset(r * classes)
             var label = Int(at(targets.unsafe_ptr(), r))
-            var ignored = label == ignore_index
-            var w = at(weights, label) if weighted and not ignored else Scalar[dtype](1)
+            var ignored = label == Int(at(ignore_index.unsafe_ptr(), 0))
+            var w = class_share(weights, weighted, label, classes)
             var row = at(lse.unsafe_ptr(), r)
             # p_c (w (1-s) + s/C sum w) - s/C w_c - w (1-s) [c = y]
             var mass = (1 - s) * w + s / Scalar[dtype](classes) * spread
@@ -144,7 +152,7 @@ struct CrossEntropyGrad:
                     continue
                 var value = exp(at(z, c) - row) * mass
                 if s != 0:
-                    value -= s / Scalar[dtype](classes) * (at(weights, c) if weighted else Scalar[dtype](1))
+                    value -= s / Scalar[dtype](classes) * class_share(weights, weighted, c, classes)
                 if c == label:
                     value -= (1 - s) * w
                 store[1](out, c, value * scale)
@@ -164,6 +172,7 @@ struct SoftCrossEntropy:
         logits: InputTensor[dtype=loss.dtype, rank=2, ...],
         targets: InputTensor[dtype=loss.dtype, rank=2, ...],
         class_weight: InputTensor[dtype=loss.dtype, rank=1, ...],
+        ignore_index: InputTensor[dtype=DType.int32, rank=1, ...],
         smoothing: InputTensor[dtype=loss.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
@@ -203,6 +212,7 @@ struct SoftCrossEntropyGrad:
         weight: InputTensor[dtype=grad.dtype, ...],
         grad_loss: InputTensor[dtype=grad.dtype, ...],
         class_weight: InputTensor[dtype=grad.dtype, rank=1, ...],
+        ignore_index: InputTensor[dtype=DType.int32, rank=1, ...],
         smoothing: InputTensor[dtype=grad.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
@@ -221,7 +231,7 @@ struct SoftCrossEntropyGrad:
             var q = targets.unsafe_ptr().unsafe_offset(r * classes)
             var mass = Scalar[dtype](0)
             for c in range(classes):
-                mass += (keep * at(q, c) + s) * (at(weights, c) if weighted else Scalar[dtype](1))
+                mass += (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
             for c in range(classes):
-                var share = (keep * at(q, c) + s) * (at(weights, c) if weighted else Scalar[dtype](1))
+                var share = (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
                 store[1](out, c, (exp(at(z, c) - at(lse.unsafe_ptr(), r)) * mass - share) * scale)

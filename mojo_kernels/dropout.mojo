@@ -4,8 +4,9 @@ import extensibility
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 
+from .control import SEED, STEP, STREAM
 from .memory import Ptr, at, load, store
-from .random import philox
+from .random import low_word, philox
 
 
 @always_inline
@@ -18,7 +19,7 @@ def dropped[
 
 @extensibility.register("noeira.dropout")
 struct Dropout:
-    """The draw is [threshold, stream], and rng [seed, step]."""
+    """Words below `threshold` drop their element; `key` names the draw."""
 
     @staticmethod
     def execute[
@@ -26,8 +27,8 @@ struct Dropout:
     ](
         y: OutputTensor[...],
         x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
-        rng: InputTensor[dtype=DType.int64, rank=1, ...],
-        draw: InputTensor[dtype=DType.int64, rank=1, ...],
+        key: InputTensor[dtype=DType.int64, rank=1, ...],
+        threshold: InputTensor[dtype=DType.int64, rank=1, ...],
         scale: InputTensor[dtype=y.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
@@ -36,17 +37,17 @@ struct Dropout:
             n *= y.dim_size(d)
         var p = x.unsafe_ptr()
         var q = y.unsafe_ptr()
-        var seed = UInt64(at(rng.unsafe_ptr(), 0))
-        var step = UInt32(UInt64(at(rng.unsafe_ptr(), 1)) & 0xFFFFFFFF)
-        var threshold = UInt64(at(draw.unsafe_ptr(), 0))
-        var stream = UInt32(UInt64(at(draw.unsafe_ptr(), 1)) & 0xFFFFFFFF)
+        var seed = UInt64(at(key.unsafe_ptr(), SEED))
+        var step = low_word(at(key.unsafe_ptr(), STEP))
+        var stream = low_word(at(key.unsafe_ptr(), STREAM))
+        var limit = UInt64(at(threshold.unsafe_ptr(), 0))
         var factor = at(scale.unsafe_ptr(), 0)
         for block in range((n + 3) // 4):
             var words = philox(block, step, stream, seed)
             var i = block * 4
             if i + 4 <= n:
-                store[4](q, i, dropped[width=4](load[4](p, i), words, threshold, factor))
+                store[4](q, i, dropped[width=4](load[4](p, i), words, limit, factor))
             else:
                 for lane in range(n - i):
                     var word = SIMD[DType.uint32, 1](words[lane])
-                    store[1](q, i + lane, dropped[width=1](load[1](p, i + lane), word, threshold, factor))
+                    store[1](q, i + lane, dropped[width=1](load[1](p, i + lane), word, limit, factor))

@@ -20,10 +20,11 @@ from std.sys.intrinsics import PrefetchOptions
 
 from .activation import IDENTITY, Ptr, activate_rows
 from .gemm_kernel import MR, NR, edge_tile, full_tile
+from .gemm_vector import dot_products, fill_zero, row_strips
 from .gemm_pack import copy_rows, copy_transposed
 from .threads import parallel_for, worthwhile_parts
 
-comptime KC = 256
+comptime KC = 384
 """Depth of a block."""
 comptime MC = 16 * MR
 """Rows of a packed block of A."""
@@ -57,6 +58,8 @@ struct Gemm[dtype: DType](ImplicitlyCopyable):
     var has_bias: Bool
     var bias: Ptr[Self.dtype]
     """Row added to every row of c."""
+    var bias_step: Int
+    """From one element of the bias to the next: 1, or 0 for the same value in every column."""
     var activation: Int
     var activated: Ptr[Self.dtype]
     """Where act(c) goes, with the stride of c; may be c."""
@@ -75,8 +78,8 @@ struct Panel[dtype: DType](ImplicitlyCopyable):
 
 
 @always_inline
-def _run_tile[
-    dtype: DType
+def run_tile[
+    dtype: DType, pairs: Bool = False
 ](
     rows: Int, cols: Int, c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype],
     a_stride: Int, by_columns: Bool, b: Ptr[dtype], b_stride: Int, depth: Int,
@@ -84,14 +87,14 @@ def _run_tile[
     var full = rows == MR and cols == NR[dtype]
     if by_columns:
         if full:
-            full_tile[dtype, True](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+            full_tile[dtype, True, pairs](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
         else:
-            edge_tile[dtype, True](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+            edge_tile[dtype, True, pairs](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
     else:
         if full:
-            full_tile[dtype, False](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+            full_tile[dtype, False, pairs](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
         else:
-            edge_tile[dtype, False](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+            edge_tile[dtype, False, pairs](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
 
 
 @no_inline
@@ -197,12 +200,45 @@ def _run_panel[
         var init = c
         if fresh:
             init = g.bias.unsafe_offset(n) if g.has_bias else zeros
-        _run_tile(
+        run_tile(
             height, cols, c, g.c_stride, init, 0 if fresh else g.c_stride,
             a.start.unsafe_offset(i // MR * a.step), a.stride, a.by_columns, b, b_stride, depth,
         )
         if finish:
             activate_rows(g.activation, c, g.c_stride, g.activated.unsafe_offset(offset), g.c_stride, height, cols)
+
+
+@no_inline
+def _row_part[dtype: DType](g: Gemm[dtype], n0: Int, n1: Int) -> Int:
+    """The part [n0, n1) of an output of one row, by the kernels made for it; returns where they stopped."""
+    var dots = g.a_col == 1 and g.b_row == 1 and (g.b_col != 1 or g.bias_step == 0)
+    if not dots and g.b_col != 1:
+        return n0
+    var c = g.c.unsafe_offset(n0)
+    var init = c
+    var step = 1
+    if not g.accumulate:
+        if g.has_bias:
+            step = g.bias_step
+            init = g.bias.unsafe_offset(n0 * step)
+        else:
+            fill_zero(c, n1 - n0)
+    var done = n1 - n0
+    if dots:
+        dot_products(c, init, step, g.a, g.b.unsafe_offset(n0 * g.b_col), g.b_col, g.depth, done)
+    else:
+        done = row_strips(c, init, g.a, g.a_col, g.b.unsafe_offset(n0), g.b_row, g.depth, done)
+    if done > 0 and g.activation != IDENTITY:
+        activate_rows(g.activation, c, 0, g.activated.unsafe_offset(n0), 0, 1, done)
+    return n0 + done
+
+
+@no_inline
+def _run_part[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int):
+    """The part [m0, m1) x [n0, n1) of the output, by the kernels that suit its shape."""
+    var n = _row_part(g, n0, n1) if g.rows == 1 else n0
+    if n < n1:
+        _gemm_block(g, m0, m1, n, n1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -216,40 +252,67 @@ def _part_cost[dtype: DType](rows: Int, cols: Int) -> Int:
     return ceildiv(rows, 2) * 2 * ceildiv(cols, W) * W + 8 * (rows + cols)
 
 
-def _row_parts[dtype: DType](rows: Int, cols: Int, parts: Int) -> Int:
-    """In how many parts to divide the rows, where the columns are divided in parts // that."""
-    var best = 1
-    var least = Int.MAX
-    for by_rows in range(1, parts + 1):
-        if parts % by_rows == 0:
-            var cost = _part_cost[dtype](
-                ceildiv(rows, by_rows), ceildiv(ceildiv(cols, NR[dtype]), parts // by_rows) * NR[dtype]
-            )
-            if cost < least:
-                least = cost
-                best = by_rows
-    return best
+@fieldwise_init
+struct Grid(ImplicitlyCopyable):
+    """A division of an output into parts of row_step x col_step elements."""
+
+    var rows: Int
+    var cols: Int
+    var row_step: Int
+    var col_step: Int
+    var across: Int
+    """Parts side by side."""
+
+    @staticmethod
+    def divide[dtype: DType](rows: Int, cols: Int, parts: Int) -> Grid:
+        """The division into `parts` whose largest part costs least; columns are cut between register tiles."""
+        comptime N = NR[dtype]
+        var best = Grid(rows, cols, rows, cols, 1)
+        var least = Int.MAX
+        for across in range(1, parts + 1):
+            if parts % across == 0:
+                var row_step = ceildiv(ceildiv(rows, parts // across), 2) * 2
+                var col_step = ceildiv(ceildiv(cols, N), across) * N
+                var cost = _part_cost[dtype](min(rows, row_step), min(cols, col_step))
+                if cost < least:
+                    least = cost
+                    best = Grid(rows, cols, row_step, col_step, across)
+        return best
+
+    def part(self, i: Int) -> Tuple[Int, Int, Int, Int]:
+        """First and last row, first and last column of part i, which may be empty."""
+        var m = min(self.rows, i // self.across * self.row_step)
+        var n = min(self.cols, i % self.across * self.col_step)
+        return (m, min(self.rows, m + self.row_step), n, min(self.cols, n + self.col_step))
+
+
+@always_inline
+def _column_as_row[dtype: DType](g: Gemm[dtype]) -> Gemm[dtype]:
+    """The transposed problem of one with a single column: c^T = B^T A^T has a single row."""
+    return Gemm(
+        g.c, g.rows, g.b, g.b_col, g.b_row, g.a, g.a_col, g.a_row, 1, g.rows, g.depth, g.accumulate, g.has_bias, g.bias,
+        0, g.activation, g.activated,
+    )
 
 
 @no_inline
-def gemm[dtype: DType](g: Gemm[dtype], threads: Int = 0):
+def gemm[dtype: DType](problem: Gemm[dtype], threads: Int = 0):
     """Run the product on `threads` threads, by default as many as pay."""
-    if g.rows == 0 or g.cols == 0:
+    if problem.rows == 0 or problem.cols == 0:
         return
+    var g = problem
+    # One value of bias for all rows cannot be read as a vector: only the dot products allow it.
+    var dots = g.a_col == 1 and g.b_row == 1
+    if g.cols == 1 and g.rows > 1 and g.c_stride == 1 and (dots or not g.has_bias):
+        g = _column_as_row(problem)
     var parts = threads if threads > 0 else worthwhile_parts(2 * g.rows * g.cols * g.depth)
     if parts == 1:
-        return _gemm_block(g, 0, g.rows, 0, g.cols)
-    var by_rows = _row_parts[dtype](g.rows, g.cols, parts)
-    var by_cols = parts // by_rows
-    var row_step = ceildiv(ceildiv(g.rows, by_rows), 2) * 2
-    var col_step = ceildiv(ceildiv(g.cols, NR[dtype]), by_cols) * NR[dtype]
+        return _run_part(g, 0, g.rows, 0, g.cols)
+    var grid = Grid.divide[dtype](g.rows, g.cols, parts)
 
     def part(i: Int) {imm}:
-        var m0 = min(g.rows, i // by_cols * row_step)
-        var m1 = min(g.rows, m0 + row_step)
-        var n0 = min(g.cols, i % by_cols * col_step)
-        var n1 = min(g.cols, n0 + col_step)
+        var m0, m1, n0, n1 = grid.part(i)
         if m0 < m1 and n0 < n1:
-            _gemm_block(g, m0, m1, n0, n1)
+            _run_part(g, m0, m1, n0, n1)
 
     parallel_for(part, parts)

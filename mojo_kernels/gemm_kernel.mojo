@@ -12,10 +12,14 @@ A is read in place by broadcasts (`packed` False: a[i, k] at i * a_stride + k; T
 packed panel and the transpose of a row-major matrix); b is a panel whose row k starts at k * b_stride. Only the last
 vector of a row may be partial: it is loaded and stored under a mask.
 
+With `pairs`, each 32-bit element of a and b is a pair of bfloat16 that are neighbours in k, and a sum takes both products.
+
 The tile's size follows the machine: 24 sums in 32 registers of AVX-512 or NEON, 12 in 16 of AVX2. That covers the
 multiply-add latency and needs fewer loads than multiply-adds.
 """
 
+from std.memory import bitcast
+from std.sys import llvm_intrinsic
 from std.sys.info import CompilationTarget, simd_width_of
 from std.sys.intrinsics import masked_load, masked_store
 
@@ -33,8 +37,27 @@ comptime NR[dtype: DType] = VECTORS * simd_width_of[dtype]()
 
 
 @always_inline
+def _multiply_add[
+    dtype: DType, width: SIMDLength, pairs: Bool
+](x: SIMD[dtype, width], y: SIMD[dtype, width], sum: SIMD[dtype, width]) -> SIMD[dtype, width]:
+    """The sum plus x y, or plus both products of a pair of bfloat16."""
+    comptime if not pairs:
+        return x.fma(y, sum)
+    elif CompilationTarget._has_feature["avx512bf16"]() and width == 16:
+        return llvm_intrinsic["llvm.x86.avx512bf16.dpbf16ps.512", SIMD[dtype, width], has_side_effect=False](
+            sum, bitcast[DType.bfloat16, width * 2](x), bitcast[DType.bfloat16, width * 2](y)
+        )
+    else:
+        # The upper half of a float32 is the bfloat16 of the same value.
+        var u = bitcast[DType.uint32, width](x)
+        var v = bitcast[DType.uint32, width](y)
+        var s = bitcast[dtype, width](u << 16).fma(bitcast[dtype, width](v << 16), sum)
+        return bitcast[dtype, width](u & 0xFFFF0000).fma(bitcast[dtype, width](v & 0xFFFF0000), s)
+
+
+@always_inline
 def tile[
-    dtype: DType, rows: Int, vectors: Int, packed: Bool
+    dtype: DType, rows: Int, vectors: Int, packed: Bool, pairs: Bool = False
 ](
     c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype], a_stride: Int, b: Ptr[dtype],
     b_stride: Int, depth: Int, last: Int,
@@ -61,7 +84,7 @@ def tile[
         comptime for i in range(rows):
             var x = V(ak.unsafe_offset(i if packed else i * a_stride).unsafe_load())
             comptime for j in range(vectors):
-                sums[i * vectors + j] = x.fma(row[j], sums[i * vectors + j])
+                sums[i * vectors + j] = _multiply_add[pairs=pairs](x, row[j], sums[i * vectors + j])
         ak = ak.unsafe_offset(a_stride if packed else 1)
         bk = bk.unsafe_offset(b_stride)
     comptime for i in range(rows):
@@ -78,20 +101,20 @@ def tile[
 
 @no_inline
 def full_tile[
-    dtype: DType, packed: Bool
+    dtype: DType, packed: Bool, pairs: Bool = False
 ](
     c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype], a_stride: Int, b: Ptr[dtype],
     b_stride: Int, depth: Int,
 ):
     """A tile of MR rows and NR columns, by far the most frequent one."""
-    tile[dtype, MR, VECTORS, packed](
+    tile[dtype, MR, VECTORS, packed, pairs](
         c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth, simd_width_of[dtype]()
     )
 
 
 @no_inline
 def edge_tile[
-    dtype: DType, packed: Bool
+    dtype: DType, packed: Bool, pairs: Bool = False
 ](
     rows: Int, cols: Int, c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype],
     a_stride: Int, b: Ptr[dtype], b_stride: Int, depth: Int,
@@ -106,7 +129,7 @@ def edge_tile[
                 comptime r = MR if step == 0 else 16 >> step
                 comptime if step == 0 or r < MR:
                     while rows - i >= r:
-                        tile[dtype, r, v, packed](
+                        tile[dtype, r, v, packed, pairs](
                             c.unsafe_offset(i * c_stride), c_stride, init.unsafe_offset(i * init_stride), init_stride,
                             a.unsafe_offset(i if packed else i * a_stride), a_stride, b, b_stride, depth,
                             cols - (v - 1) * W,

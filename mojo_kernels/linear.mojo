@@ -41,7 +41,7 @@ def linear[
     gemm(
         Gemm(
             z, out_features, x, in_features, 1, weight, out_features, 1, rows, out_features, in_features, False,
-            has_bias, bias, activation, y,
+            has_bias, bias, 1, activation, y,
         )
     )
 
@@ -54,7 +54,7 @@ def linear_input_grad[
     gemm(
         Gemm(
             dx, in_features, dz, out_features, 1, weight, 1, out_features, rows, in_features, out_features, False,
-            False, dx, IDENTITY, dx,
+            False, dx, 1, IDENTITY, dx,
         )
     )
 
@@ -67,7 +67,7 @@ def linear_weight_grad[
     gemm(
         Gemm(
             dweight, out_features, x, 1, in_features, dz, out_features, 1, in_features, out_features, rows, True,
-            False, dweight, IDENTITY, dweight,
+            False, dweight, 1, IDENTITY, dweight,
         )
     )
 

@@ -5,9 +5,9 @@ from extensibility import InputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
 
+from .control import CURSOR, EVAL_CORRECT, EVAL_LOSS, EVAL_ROWS, EVAL_WEIGHT, LOG_LOSS, LOG_WEIGHT
 from .memory import Ptr, at, store
 
-comptime CURSOR = 2
 comptime F64 = DType.float64
 
 
@@ -27,10 +27,11 @@ struct RecordLoss:
         ctx: DeviceContext,
     ) raises:
         var cursor = Int(at(counters.unsafe_ptr(), CURSOR))
-        var row = record.unsafe_ptr().unsafe_offset(cursor * record.dim_size(1))
+        # a loop that runs past the record starts over instead of writing outside it
+        var row = record.unsafe_ptr().unsafe_offset(cursor % record.dim_size(0) * record.dim_size(1))
         var w = at(weight.unsafe_ptr(), 0).cast[DType.float32]()
-        store[1](row, 0, at(loss.unsafe_ptr(), 0).cast[DType.float32]())
-        store[1](row, 1, w)
+        store[1](row, LOG_LOSS, at(loss.unsafe_ptr(), 0).cast[DType.float32]())
+        store[1](row, LOG_WEIGHT, w)
         store[1](accumulated.unsafe_ptr(), 0, at(accumulated.unsafe_ptr(), 0) + w)
 
 
@@ -75,7 +76,7 @@ struct AccumulateTotals:
                 correct += 1
         var t = totals.unsafe_ptr()
         var w = at(weight.unsafe_ptr(), 0).cast[F64]()
-        store[1](t, 0, at(t, 0) + at(loss.unsafe_ptr(), 0).cast[F64]() * w)
-        store[1](t, 1, at(t, 1) + w)
-        store[1](t, 2, at(t, 2) + Float64(correct))
-        store[1](t, 3, at(t, 3) + Float64(rows))
+        store[1](t, EVAL_LOSS, at(t, EVAL_LOSS) + at(loss.unsafe_ptr(), 0).cast[F64]() * w)
+        store[1](t, EVAL_WEIGHT, at(t, EVAL_WEIGHT) + w)
+        store[1](t, EVAL_CORRECT, at(t, EVAL_CORRECT) + Float64(correct))
+        store[1](t, EVAL_ROWS, at(t, EVAL_ROWS) + Float64(rows))

@@ -1,7 +1,7 @@
 """Optimizers over flat arenas: gradient norm, then one pass that clips, updates and clears.
 
 Arenas are float32; hyper-parameters and the learning-rate table are float64. Control memory (int64 `counters`)
-is laid out in `noeira/nn/training/control.py`. Sums run over fixed chunks combined in order, so the norm does not
+is laid out in `control.mojo`. Sums run over fixed chunks combined in order, so the norm does not
 depend on the number of threads; the update is elementwise.
 """
 
@@ -12,32 +12,14 @@ from max.gpu.host import DeviceContext
 from std.math import expm1, isfinite, log, sqrt
 from std.sys import simd_width_of
 
+from .control import (
+    APPLIED, BAD_INDEX, BETA1, BETA2, CLEAR, CLIP_NORM, CLIP_VALUE, CURSOR, DAMPENING, DECOUPLED, EPS, LOG_LR, LOG_NORM,
+    LOG_SKIPPED, LR_BASE, NESTEROV, SKIPPED, WEIGHT_DECAY,
+)
 from .memory import Ptr, at, load, store
 
 comptime CHUNK = 16384
 comptime F64 = DType.float64
-
-comptime CURSOR = 2
-comptime APPLIED = 4
-comptime SKIPPED = 5
-comptime BAD_INDEX = 6
-comptime LR_BASE = 7
-
-comptime BETA1 = 0
-comptime BETA2 = 1
-comptime EPS = 2
-comptime WEIGHT_DECAY = 3
-comptime CLIP_NORM = 4
-comptime CLIP_VALUE = 5
-comptime CLEAR = 6
-comptime DECOUPLED = 7
-comptime DAMPENING = 8
-comptime NESTEROV = 9
-
-comptime LOG_NORM = 2
-comptime LOG_LR = 3
-comptime LOG_SKIPPED = 4
-
 
 def sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
     """Sum g_i^2 in float64: 1e20 squared is far from overflow there."""
@@ -107,6 +89,7 @@ def begin(
     bad: Int,
     accumulated: Ptr[DType.float32],
     record: Ptr[DType.float32],
+    record_rows: Int,
     record_width: Int,
 ) -> Step:
     """Decide skip or apply, scale and lr; move the counters; write the step's row of the record."""
@@ -126,7 +109,7 @@ def begin(
         if at(counters, BAD_INDEX) < 0:
             store[1](counters, BAD_INDEX, Int64(bad))
     store[1](accumulated, 0, Float32(0))
-    var row = record.unsafe_offset((Int(at(counters, CURSOR)) - 1) * record_width)
+    var row = record.unsafe_offset((Int(at(counters, CURSOR)) - 1) % record_rows * record_width)
     store[1](row, LOG_NORM, Float32(norm * mean))
     store[1](row, LOG_LR, Float32(lr))
     store[1](row, LOG_SKIPPED, Float32(0) if finite else Float32(1))
@@ -282,7 +265,8 @@ struct Adam:
         var h = hyper.unsafe_ptr()
         var step = begin(
             counters.unsafe_ptr(), h, lr_table.unsafe_ptr(), lr_table.dim_size(0), at(norm.unsafe_ptr(), 0),
-            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(1),
+            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(0),
+            record.dim_size(1),
         )
         if not step.apply:
             if step.clear:
@@ -322,7 +306,8 @@ struct SGD:
         var h = hyper.unsafe_ptr()
         var step = begin(
             counters.unsafe_ptr(), h, lr_table.unsafe_ptr(), lr_table.dim_size(0), at(norm.unsafe_ptr(), 0),
-            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(1),
+            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(0),
+            record.dim_size(1),
         )
         if not step.apply:
             if step.clear:

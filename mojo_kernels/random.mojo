@@ -4,6 +4,15 @@ The key is the seed (two 32-bit words); the counter is (block low, block high, s
 draw is word `i % 4` of block `i // 4`. So every device, thread count and recomputation draws the same bits.
 """
 
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from max.gpu.host import DeviceContext
+
+from .control import SEED, STEP, STREAM
+from .memory import at, store
+
+comptime SHUFFLE_STREAM = UInt32(0x5FFF1E)
+comptime FOLD_STREAM = UInt32(0xF01D)
 comptime M0 = UInt64(0xD2511F53)
 comptime M1 = UInt64(0xCD9E8D57)
 comptime W0 = UInt32(0x9E3779B9)
@@ -32,3 +41,29 @@ def philox(block: Int, step: UInt32, stream: UInt32, seed: UInt64) -> SIMD[DType
         k0 += W0
         k1 += W1
     return SIMD[DType.uint32, 4](c0, c1, c2, c3)
+
+
+@always_inline
+def low_word(value: Int64) -> UInt32:
+    """The low 32 bits."""
+    return UInt32(UInt64(value) & LOW)
+
+
+@extensibility.register("noeira.fold_in")
+struct FoldIn:
+    """A new key from a key [seed, step, stream] and a number: the stream is hashed with the number."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        result: OutputTensor[dtype=DType.int64, rank=1, ...],
+        key: InputTensor[dtype=DType.int64, rank=1, ...],
+        number: InputTensor[dtype=DType.int64, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        var k = key.unsafe_ptr()
+        var words = philox(Int(at(number.unsafe_ptr(), 0)), low_word(at(k, STREAM)), FOLD_STREAM, 0)
+        store[1](result.unsafe_ptr(), SEED, at(k, SEED))
+        store[1](result.unsafe_ptr(), STEP, at(k, STEP))
+        store[1](result.unsafe_ptr(), STREAM, Int64(words[0]))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, known_size, op
+from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "silu", "mish", "gelu", "gelu_tanh")
 """Names in the order of the kernels' codes (`mojo_kernels/activation.mojo`)."""
@@ -71,7 +71,7 @@ def activation(x: Array, name: str) -> Array:
 def _(x: Array, name: str) -> Array:
     if name == "identity":
         return x
-    return x.graph.emit("noeira.activation", [x], [x.spec], {"activation": code(name)}, flops=known_size(x.shape))[0]
+    return emit("noeira.activation", [x], [x.spec], {"activation": code(name)}, flops=known_size(x.shape))[0]
 
 
 @op
@@ -106,4 +106,4 @@ def _(grad: Array, saved: Array, name: str) -> Array:
         return grad
     flops = known_size(grad.shape)
     attributes = {"activation": code(name)}
-    return grad.graph.emit("noeira.activation_grad", [grad, saved], [grad.spec], attributes, flops=flops)[0]
+    return emit("noeira.activation_grad", [grad, saved], [grad.spec], attributes, flops=flops)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from noeira.ops import control
-from noeira.ops.dispatch import Array, op
+from noeira.ops.dispatch import Array, emit, op
 from noeira.ops.random import bits
 from noeira.runtime.staging import Spec
 
@@ -26,7 +26,7 @@ def shuffle(order: Array, counters: Array) -> None:
 
 @shuffle.staged
 def _(order: Array, counters: Array) -> None:
-    order.graph.emit("noeira.shuffle", [order, counters], [])
+    emit("noeira.shuffle", [order, counters], [])
 
 
 @op
@@ -52,7 +52,7 @@ def gather_rows(data: Array, order: Array, counters: Array, dtype: str, scale: f
 def _(data: Array, order: Array, counters: Array, dtype: str, scale: float = 1.0) -> Array:
     out = Spec((order.shape[1], *data.shape[1:]), dtype)
     factor = np.array([scale], dtype)
-    return data.graph.emit("noeira.gather_rows", [data, order, counters, factor], [out])[0]
+    return emit("noeira.gather_rows", [data, order, counters, factor], [out])[0]
 
 
 @op
@@ -64,4 +64,4 @@ def advance(counters: Array) -> None:
 
 @advance.staged
 def _(counters: Array) -> None:
-    counters.graph.emit("noeira.advance", [counters], [])
+    emit("noeira.advance", [counters], [])

@@ -1,16 +1,19 @@
 """Layout of control memory: the numbers a training loop keeps on the device, so that a step needs no host value.
 
-The kernels (`mojo_kernels/batching.mojo`, `optimizer.mojo`, `metrics.mojo`) use the same positions.
+The kernels use the same positions (`mojo_kernels/control.mojo`); a test compares the two files.
 """
 
 from __future__ import annotations
 
-SEED, STEP, CURSOR, EPOCH, APPLIED, SKIPPED, BAD_INDEX, LR_BASE = range(8)
-"""Positions in `counters` (int64): seed of all draws; batches ever seen (names a random draw); batch of this
-pass; epoch; optimizer steps applied (Adam's t); steps skipped; arena position of the first non-finite gradient
-element (-1: none); value of APPLIED at which the learning-rate table begins."""
+SEED, STEP, STREAM, CURSOR, EPOCH, APPLIED, SKIPPED, BAD_INDEX, LR_BASE = range(9)
+"""Positions in `counters` (int64).
 
-COUNTERS = 8
+Seed of all draws; batches ever seen; 0 (the three together are the root key of random draws, `ops.random`); batch of
+this pass; epoch; optimizer steps applied (Adam's t); steps skipped; arena position of the first non-finite gradient
+element (-1: none); value of APPLIED at which the learning-rate table begins.
+"""
+
+COUNTERS = 9
 
 LOG_LOSS, LOG_WEIGHT, LOG_NORM, LOG_LR, LOG_SKIPPED = range(5)
 """Columns of `record` (float32 [batches, 5]), one row a batch: mean loss, its weight, and on the batches after

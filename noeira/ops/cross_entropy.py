@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, known_size, op
+from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op
 from noeira.ops.shape import flatten_leading, reshape
 from noeira.runtime.staging import Spec
 
@@ -57,22 +57,20 @@ def _cross_entropy(
 def _(
     logits: Array, targets: Array, class_weight: np.ndarray | None, ignore_index: int, smoothing: float
 ) -> tuple[Array, Array, Array]:
-    name, attributes = _kernel(logits, targets, ignore_index)
+    name = _kernel(logits, targets)
     dtype = logits.spec.dtype
     results = [Spec((), dtype), Spec((), dtype), Spec(logits.shape[:1], dtype)]
-    operands = [logits, targets, *_options(logits, class_weight, smoothing)]
-    return logits.graph.emit(name, operands, results, attributes, flops=5 * known_size(logits.shape))  # type: ignore[return-value]
+    operands = [logits, targets, *_options(logits, class_weight, ignore_index, smoothing)]
+    return emit(name, operands, results, flops=5 * known_size(logits.shape))  # type: ignore[return-value]
 
 
-def _kernel(logits: Array, targets: Array, ignore_index: int) -> tuple[str, dict[str, int]]:
-    if targets.ndim == logits.ndim:
-        return "noeira.soft_cross_entropy", {}
-    return "noeira.cross_entropy", {"ignore_index": ignore_index}
+def _kernel(logits: Array, targets: Array) -> str:
+    return "noeira.soft_cross_entropy" if targets.ndim == logits.ndim else "noeira.cross_entropy"
 
 
-def _options(logits: Array, class_weight: np.ndarray | None, smoothing: float) -> list[np.ndarray]:
+def _options(logits: Array, class_weight: np.ndarray | None, ignore_index: int, smoothing: float) -> list[np.ndarray]:
     weights = np.zeros(0) if class_weight is None else class_weight
-    return [weights.astype(logits.dtype), np.array([smoothing], logits.dtype)]
+    return [weights.astype(logits.dtype), np.array([ignore_index], np.int32), np.array([smoothing], logits.dtype)]
 
 
 def cross_entropy(
@@ -141,9 +139,9 @@ def _(
     ignore_index: int,
     smoothing: float,
 ) -> Array:
-    name, attributes = _kernel(logits, targets, ignore_index)
-    operands = [logits, targets, lse, weight, grad_loss, *_options(logits, class_weight, smoothing)]
-    return logits.graph.emit(f"{name}_grad", operands, [logits.spec], attributes, flops=4 * known_size(logits.shape))[0]
+    options = _options(logits, class_weight, ignore_index, smoothing)
+    operands = [logits, targets, lse, weight, grad_loss, *options]
+    return emit(f"{_kernel(logits, targets)}_grad", operands, [logits.spec], flops=4 * known_size(logits.shape))[0]
 
 
 def cross_entropy_grad(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from noeira.runtime.staging import Dim, Shape, Spec, Staged, StagingError
+from noeira.runtime.staging import Attribute, Dim, Shape, Spec, Staged, StagingError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,11 +36,33 @@ class Op(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run on arrays, or record on staged values."""
-        if not any(isinstance(value, Staged) for value in args):
+        if not any(isinstance(value, Staged) for value in _flat((*args, *kwargs.values()))):
             return self.reference(*args, **kwargs)
         if self._rule is None:
             raise StagingError(f"op '{self.__name__}' has no staging rule: it runs on arrays only")  # type: ignore[attr-defined]
         return self._rule(*args, **kwargs)
+
+
+def _flat(values: Iterable[object]) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def emit(
+    name: str,
+    inputs: Sequence[Array],
+    outputs: Sequence[Spec],
+    attributes: Mapping[str, Attribute] | None = None,
+    *,
+    flops: int = 0,
+    spare: Mapping[int, str] | None = None,
+) -> Any:
+    """`StagedGraph.emit` into the graph that the staged inputs belong to; arrays among them become constants."""
+    graph = next(value.graph for value in inputs if isinstance(value, Staged))
+    return graph.emit(name, inputs, outputs, attributes, flops=flops, spare=spare)
 
 
 def op(reference: Callable[P, R]) -> Op[P, R]:
@@ -59,20 +81,17 @@ def spec(shape: Shape, like: Array) -> Spec:
 
 
 def size(shape: Shape) -> Dim:
-    """Number of elements; free dimensions stay symbolic ("b", "b*64")."""
+    """Number of elements; free dimensions stay symbolic ("b", "b*t*64")."""
     known, names = 1, []
     for dim in shape:
-        if isinstance(dim, int):
-            known *= dim
-        else:
-            name, *factors = dim.split("*")
-            names.append(name)
-            known *= int(np.prod([int(f) for f in factors], initial=1))
-    if not names:
+        for factor in str(dim).split("*"):
+            if factor.isdecimal():
+                known *= int(factor)
+            else:
+                names.append(factor)
+    if known == 0 or not names:
         return known
-    if len(names) > 1:
-        raise StagingError(f"cannot merge several free dimensions into one: {shape}")
-    return names[0] if known == 1 else f"{names[0]}*{known}"
+    return "*".join(sorted(names) + ([str(known)] if known != 1 else []))
 
 
 def known_size(shape: Shape) -> int:

@@ -6,17 +6,29 @@ from collections.abc import Callable
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, Op, broadcast, op, spec
-from noeira.runtime.staging import Staged
+from noeira.ops.dispatch import Array, Op, broadcast, emit, op
+from noeira.runtime.staging import Spec, Staged
 
 
 def _binary(name: str) -> Callable[[Array, Array], Array]:
     def rule(a: Array, b: Array) -> Array:
-        like = a if isinstance(a, Staged) else b
-        a, b = (v if isinstance(v, Staged) else np.asarray(v, like.dtype) for v in (a, b))
-        return like.graph.emit(name, [a, b], [spec(broadcast(a.shape, b.shape), like)])[0]
+        # NumPy's promotion, in which a Python number takes the dtype of the array it meets
+        dtype = np.result_type(*(v if isinstance(v, int | float) else v.dtype for v in (a, b)))
+        a, b = (cast(v, dtype.name) if isinstance(v, Staged) else np.asarray(v, dtype) for v in (a, b))
+        return emit(name, [a, b], [Spec(broadcast(a.shape, b.shape), dtype.name)])[0]
 
     return rule
+
+
+@op
+def cast(x: Array, dtype: str) -> Array:
+    """The same numbers in another dtype."""
+    return np.asarray(x).astype(dtype, copy=False)
+
+
+@cast.staged
+def _(x: Array, dtype: str) -> Array:
+    return x if x.spec.dtype == dtype else emit("cast", [x], [Spec(x.shape, dtype)])[0]
 
 
 @op
@@ -51,7 +63,7 @@ def negative(a: Array) -> Array:
 
 @negative.staged
 def _(a: Array) -> Array:
-    return a.graph.emit("negative", [a], [a.spec])[0]
+    return emit("negative", [a], [a.spec])[0]
 
 
 for _op in (add, subtract, multiply, divide):

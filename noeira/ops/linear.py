@@ -8,7 +8,7 @@ import numpy as np
 
 from noeira.ops.activation import activation as activate
 from noeira.ops.activation import code
-from noeira.ops.dispatch import Array, known_size, op, spec
+from noeira.ops.dispatch import Array, emit, known_size, op, spec
 
 
 def _flops(x: Array, weight: Array) -> int:
@@ -32,11 +32,10 @@ def linear(x: Array, weight: Array, bias: Array | None = None, activation: str =
 @linear.staged
 def _(x: Array, weight: Array, bias: Array | None = None, activation: str = "identity") -> Array:
     out = spec((*x.shape[:-1], weight.shape[1]), x)
-    if bias is None:
-        y = x.graph.emit("noeira.linear_no_bias", [x, weight], [out], flops=_flops(x, weight))[0]
-        return activate(y, activation)
     attributes = {"activation": code(activation)}
-    return x.graph.emit("noeira.linear", [x, weight, bias], [out], attributes, flops=_flops(x, weight))[0]
+    if bias is None:
+        return emit("noeira.linear_no_bias", [x, weight], [out], attributes, flops=_flops(x, weight))[0]
+    return emit("noeira.linear", [x, weight, bias], [out], attributes, flops=_flops(x, weight))[0]
 
 
 @op
@@ -50,7 +49,7 @@ def linear_pre(x: Array, weight: Array, bias: Array, activation: str) -> tuple[A
 def _(x: Array, weight: Array, bias: Array, activation: str) -> Any:
     out = spec((*x.shape[:-1], weight.shape[1]), x)
     attributes = {"activation": code(activation)}
-    return x.graph.emit(
+    return emit(
         "noeira.linear_pre",
         [x, weight, bias],
         [out, out],
@@ -69,7 +68,7 @@ def linear_input_grad(grad: Array, weight: Array) -> Array:
 @linear_input_grad.staged
 def _(grad: Array, weight: Array) -> Array:
     out = spec((*grad.shape[:-1], weight.shape[0]), grad)
-    return grad.graph.emit(
+    return emit(
         "noeira.linear_input_grad",
         [grad, weight],
         [out],
@@ -98,7 +97,7 @@ def _weight_bias_grad(weight_grad: Array, bias_grad: Array, x: Array, grad: Arra
 
 @_weight_bias_grad.staged
 def _(weight_grad: Array, bias_grad: Array, x: Array, grad: Array) -> None:
-    grad.graph.emit("noeira.linear_param_grad", [weight_grad, bias_grad, x, grad], [], flops=_flops(x, weight_grad))
+    emit("noeira.linear_param_grad", [weight_grad, bias_grad, x, grad], [], flops=_flops(x, weight_grad))
 
 
 @op
@@ -108,14 +107,14 @@ def _weight_grad(weight_grad: Array, x: Array, grad: Array) -> None:
 
 @_weight_grad.staged
 def _(weight_grad: Array, x: Array, grad: Array) -> None:
-    grad.graph.emit("noeira.linear_weight_grad", [weight_grad, x, grad], [], flops=_flops(x, weight_grad))
+    emit("noeira.linear_weight_grad", [weight_grad, x, grad], [], flops=_flops(x, weight_grad))
 
 
 @op
 def _bias_grad(bias_grad: Array, grad: Array) -> None:
-    bias_grad += np.sum(grad.reshape(-1, grad.shape[-1]), axis=0)
+    bias_grad += np.sum(grad.reshape(-1, grad.shape[-1]), axis=0, dtype=np.float64)  # else it adds row by row
 
 
 @_bias_grad.staged
 def _(bias_grad: Array, grad: Array) -> None:
-    grad.graph.emit("noeira.bias_grad", [bias_grad, grad], [], flops=known_size(grad.shape))
+    emit("noeira.bias_grad", [bias_grad, grad], [], flops=known_size(grad.shape))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from noeira.ops import control
-from noeira.ops.dispatch import Array, op
+from noeira.ops.dispatch import Array, emit, op
 
 
 @op
 def record_loss(record: Array, counters: Array, accumulated: Array, loss: Array, weight: Array) -> None:
     """Write a batch's mean loss and weight into row `cursor` of the record; add the weight to `accumulated`."""
-    row = int(counters[control.CURSOR])
+    row = int(counters[control.CURSOR]) % len(record)
     record[row, control.LOG_LOSS] = loss
     record[row, control.LOG_WEIGHT] = weight
     accumulated[0] += weight
@@ -19,7 +19,7 @@ def record_loss(record: Array, counters: Array, accumulated: Array, loss: Array,
 
 @record_loss.staged
 def _(record: Array, counters: Array, accumulated: Array, loss: Array, weight: Array) -> None:
-    record.graph.emit("noeira.record_loss", [record, counters, accumulated, loss, weight], [])
+    emit("noeira.record_loss", [record, counters, accumulated, loss, weight], [])
 
 
 @op
@@ -35,4 +35,4 @@ def accumulate_totals(totals: Array, logits: Array, targets: Array, loss: Array,
 
 @accumulate_totals.staged
 def _(totals: Array, logits: Array, targets: Array, loss: Array, weight: Array) -> None:
-    totals.graph.emit("noeira.accumulate_totals", [totals, logits, targets, loss, weight], [])
+    emit("noeira.accumulate_totals", [totals, logits, targets, loss, weight], [])

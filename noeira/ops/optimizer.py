@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from noeira.ops import control as c
-from noeira.ops.dispatch import Array, op
+from noeira.ops.dispatch import Array, emit, op
 from noeira.runtime.staging import Spec
 
 
@@ -26,7 +26,7 @@ def gradient_norm(grad: Array) -> tuple[Array, Array]:
 
 @gradient_norm.staged
 def _(grad: Array) -> tuple[Array, Array]:
-    return grad.graph.emit("noeira.gradient_norm", [grad], [Spec((1,), "float64"), Spec((1,), "int64")])  # type: ignore[return-value]
+    return emit("noeira.gradient_norm", [grad], [Spec((1,), "float64"), Spec((1,), "int64")])  # type: ignore[return-value]
 
 
 def _begin(
@@ -49,7 +49,7 @@ def _begin(
         if counters[c.BAD_INDEX] < 0:
             counters[c.BAD_INDEX] = bad[0]
     accumulated[0] = 0
-    record[int(counters[c.CURSOR]) - 1, [c.LOG_NORM, c.LOG_LR, c.LOG_SKIPPED]] = (
+    record[(int(counters[c.CURSOR]) - 1) % len(record), [c.LOG_NORM, c.LOG_LR, c.LOG_SKIPPED]] = (
         norm[0] * mean,
         lr,
         not finite,
@@ -128,7 +128,7 @@ def _(
         hyper,
         lr_table,
     ]
-    val.graph.emit("noeira.adam", operands, [])
+    emit("noeira.adam", operands, [])
 
 
 @op
@@ -163,4 +163,4 @@ def _(
     norm: Array, bad: Array, segments: Array, multipliers: Array, hyper: Array, lr_table: Array,
 ) -> None:  # fmt: skip
     operands = [val, grd, m, counters, accumulated, record, norm, bad, segments, multipliers, hyper, lr_table]
-    val.graph.emit("noeira.sgd", operands, [])
+    emit("noeira.sgd", operands, [])

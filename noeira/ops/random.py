@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox4x32-10, the same bits as `mojo_kernels/random.mojo`.
 
-A draw is named by (seed, stream, step); element i is word i % 4 of block i // 4. Nothing is advanced or shared, so
-the same draw can be made again anywhere: on another device, on another thread, in a recomputation.
+A draw is named by a key (seed, step, stream); element i is word i % 4 of block i // 4. Nothing is advanced or shared,
+so the same draw can be made again anywhere: on another device, on another thread, in a recomputation.
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
@@ -11,6 +11,11 @@ import hashlib
 
 import numpy as np
 
+from noeira.ops import control
+from noeira.ops.dispatch import Array, emit, op
+from noeira.runtime.staging import Spec
+
+_FOLD_STREAM = 0xF01D
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -44,3 +49,23 @@ def bits(count: int, *, seed: int, stream: int, step: int = 0) -> np.ndarray:
 def stream_of(name: str) -> int:
     """A 32-bit stream number for a dotted name."""
     return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
+
+
+@op
+def fold_in(key: Array, number: int) -> Array:
+    """A new key for one of many draws that share `key`: its stream is hashed with `number`.
+
+    Args:
+        key: int64 [>= 3], beginning with seed, step and stream.
+        number: Any 32-bit number, such as `stream_of(name)`.
+
+    Returns:
+        int64 [3].
+    """
+    stream = philox(np.array([number]), int(key[control.STREAM]), _FOLD_STREAM, 0)[0, 0]
+    return np.array([key[control.SEED], key[control.STEP], stream], np.int64)
+
+
+@fold_in.staged
+def _(key: Array, number: int) -> Array:
+    return emit("noeira.fold_in", [key, np.array([number], np.int64)], [Spec((3,), "int64")])[0]

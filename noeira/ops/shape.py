@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, op, size, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, op, size, spec
 from noeira.runtime.staging import Shape
 
 
@@ -24,7 +24,7 @@ def reshape(x: Array, shape: Shape) -> Array:
 def _(x: Array, shape: Shape) -> Array:
     if size(x.shape) != size(tuple(shape)):
         raise ShapeError(f"cannot reshape {list(x.shape)} to {list(shape)}: the number of elements differs")
-    return x.graph.emit("reshape", [x], [spec(tuple(shape), x)])[0]
+    return emit("reshape", [x], [spec(tuple(shape), x)])[0]
 
 
 def flatten_leading(x: Array) -> Array:

@@ -8,6 +8,7 @@ needs a buffer.
 from __future__ import annotations
 
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -50,7 +51,8 @@ class Device:
     @property
     def target(self) -> str:
         """What code is generated for: part of a compiled program's identity."""
-        return cpu_target() if self.kind == "cpu" else f"{self.kind} {self.max_device.architecture_name}"
+        host = cpu_target()  # programs for an accelerator hold host code too
+        return host if self.kind == "cpu" else f"{self} {self.max_device.architecture_name} on {host}"
 
 
 def resolve(name: str | Device = "auto") -> Device:
@@ -103,8 +105,9 @@ def cpu_target() -> str:
                 if line.startswith(("flags", "Features")):
                     features = " ".join(sorted(line.partition(":")[2].split()))
                     break
-    except OSError:  # not Linux
-        features = platform.processor()
+    except OSError:  # macOS has no such file
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        features = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return f"cpu {platform.system()} {platform.machine()} {features}"
 
 
@@ -136,7 +139,7 @@ class DeviceArray:
     @staticmethod
     def of(array: np.ndarray, device: Device) -> DeviceArray:
         """Upload `array`; on the CPU a C-contiguous native array is shared, not copied."""
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+        array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
         if device.kind == "cpu":
             return DeviceArray(device, array, None, array.shape, array.dtype)
         from max.driver import Buffer
@@ -187,5 +190,15 @@ class DeviceArray:
         part = flat[start : start + size].view(DType.from_numpy(self.dtype), tuple(shape))
         return DeviceArray(self.device, None, part, shape, self.dtype)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copy, (self.numpy(), self.device)
+
     def __repr__(self) -> str:
         return f"DeviceArray({self.dtype.name}{list(self.shape)} on {self.device})"
+
+
+def _copy(array: np.ndarray, device: Device) -> DeviceArray:
+    """What copying or unpickling a `DeviceArray` gives: memory of its own."""
+    result = DeviceArray.zeros(array.shape, array.dtype, device)
+    result.write(array)
+    return result

@@ -7,6 +7,7 @@ holds the hash of all sources and of the compiler's version, so an edited kernel
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from functools import cache
 from importlib.metadata import version
@@ -68,6 +69,14 @@ def kernel_library() -> Path:
 def _precompile(path: Path) -> None:
     from mojo.run import subprocess_run_mojo
 
-    result = subprocess_run_mojo(["precompile", str(kernel_sources()), "-o", str(path)], capture_output=True, text=True)
+    with tempfile.TemporaryDirectory(prefix="noeira-kernels-") as scratch:
+        # what is compiled is what was hashed: a copy, taken whole, so an edit meanwhile cannot get in
+        sources = Path(scratch) / "mojo_kernels"
+        shutil.copytree(kernel_sources(), sources)
+        if source_hash(sources) != library_hash():
+            raise KernelBuildError(
+                f"the kernel sources in {kernel_sources()} changed while this process ran: start again"
+            )
+        result = subprocess_run_mojo(["precompile", str(sources), "-o", str(path)], capture_output=True, text=True)
     if result.returncode != 0 or not path.is_file():
         raise KernelBuildError(f"mojo precompile failed with code {result.returncode}:\n{result.stderr.strip()}")

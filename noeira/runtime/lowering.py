@@ -26,13 +26,10 @@ def _shape(spec: Spec) -> Shape:
 
 
 def _dim(dim: int | str) -> Dim:
-    """A dimension; a free one is a name, or a product such as "b*7" (from a reshape)."""
-    if isinstance(dim, int):
-        return Dim(dim)
-    name, *factors = dim.split("*")
-    result = Dim(name)
-    for factor in factors:
-        result = result * int(factor)
+    """A dimension; a free one is a name, or a product such as "b*t*7" (from a reshape)."""
+    result = Dim(1)
+    for factor in str(dim).split("*"):
+        result = result * (int(factor) if factor.isdecimal() else Dim(factor))
     return result
 
 
@@ -43,7 +40,9 @@ NATIVE: dict[str, Native] = {
     "multiply": lambda v, op: ops.mul(v[0], v[1]),
     "divide": lambda v, op: ops.div(v[0], v[1]),
     "negative": lambda v, op: ops.negate(v[0]),
+    "cast": lambda v, op: ops.cast(v[0], DType[op.outputs[0].spec.dtype]),
     "load": lambda v, op: ops.buffer_load(v[0]),
+    "store": lambda v, op: ops.buffer_store(v[0], v[1]),
 }
 """Ops that MAX has itself and that are right and fast there."""
 
@@ -77,7 +76,8 @@ def _lower_graph(recording: StagedGraph, device: DeviceRef, module: Module, kern
         for op in recording.ops:
             operands = [values[value.index] for value in op.inputs]
             if op.name in NATIVE:
-                results = [NATIVE[op.name](operands, op)]
+                result = NATIVE[op.name](operands, op)
+                results = [result] if op.outputs else []
             else:
                 custom = ops.inplace_custom if op.writes else ops.custom
                 results = custom(

@@ -94,6 +94,7 @@ def build(graphs: Sequence[StagedGraph], device: Device, what: str = "") -> dict
     names = [graph.name for graph in graphs]
     if len(set(names)) != len(names):
         raise ProgramError(f"programs compiled together need different names, got {names}")
+    store.limit_bytes()  # a bad setting is refused before the work, not after it
     key = store.program_key(graphs, device)
     models = _load(key, device)
     compiled = models is None
@@ -115,7 +116,13 @@ def _load(key: str, device: Device) -> dict[str, Model] | None:
     from max.engine import read
 
     mef = store.load(key)
-    return None if mef is None else _session(device).init_all(read(BytesIO(mef)))
+    if mef is None:
+        return None
+    try:
+        return _session(device).init_all(read(BytesIO(mef)))
+    except Exception as error:  # MAX's own check of a file that is whole but not for this MAX
+        store.reject(key, error)
+        return None
 
 
 def _compile(graphs: Sequence[StagedGraph], device: Device, library: Path) -> CompiledModel:

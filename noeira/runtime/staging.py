@@ -9,6 +9,7 @@ store hashes it, so an edited layer, op, mode flag, dtype or user module can nev
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,10 +29,17 @@ class StagingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and dtype of a staged value; a dimension is an int, or a name where it is free (the batch)."""
+    """Shape and dtype of a staged value.
+
+    A dimension is an int, or a name where it is free ("b"), or a product of both ("b*t*64").
+    """
 
     shape: Shape
     dtype: str
+
+    def __post_init__(self) -> None:
+        shape = tuple(dim if isinstance(dim, str) else int(dim) for dim in self.shape)
+        object.__setattr__(self, "shape", shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -89,6 +97,12 @@ class Staged:
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
         raise self._no_numbers("a NumPy function")
 
+    def __eq__(self, other: object) -> bool:
+        raise self._no_numbers("a comparison")
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True)
 class StagedOp:
@@ -118,12 +132,16 @@ class StagedGraph:
     """
 
     def __init__(self, name: str, bind: Callable[[StagedGraph, object, str], Staged] | None = None):
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise StagingError(f"expected a program name that is an identifier, got {name!r}")
         self.name = name
+        self.draws: dict[str, int] = {}
+        """How often each module has drawn random numbers in this program."""
         self.inputs: list[Staged] = []
         self.ops: list[StagedOp] = []
         self.outputs: list[Staged] = []
         self.constants: dict[int, np.ndarray] = {}
-        self._bind = bind
+        self.bind = bind
         self._bound: dict[Hashable, Staged] = {}
         self._count = 0
         self.scope: Callable[[], str] = lambda: ""
@@ -145,14 +163,14 @@ class StagedGraph:
         """The input that stands for a tensor a module owns (`role`: val, grd, state)."""
         key = (id(owner), role)
         if key not in self._bound:
-            if self._bind is None:
+            if self.bind is None:
                 raise StagingError(f"program '{self.name}' was staged without parameters, but {owner!r} is used")
-            self._bound[key] = self._bind(self, owner, role)
+            self._bound[key] = self.bind(self, owner, role)
         return self._bound[key]
 
     def constant(self, array: np.ndarray) -> Staged:
         """A small array baked into the program; its bytes are part of the program's identity."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         value = self._new(Spec(array.shape, array.dtype.name))
         self.constants[value.index] = array
         return value

@@ -93,6 +93,13 @@ def load(key: str) -> bytes | None:
     return payload
 
 
+def reject(key: str, error: Exception) -> None:
+    """Report and forget a program that MAX would not load."""
+    _warn(f"MAX refuses the stored program {key}: {error}; compiling it again")
+    with contextlib.suppress(OSError):
+        (_folder() / f"{key}.noeira").unlink()
+
+
 def _unpack(blob: bytes, key: str) -> bytes:
     if not blob.startswith(MAGIC):
         raise ValueError("not a noeira program file")

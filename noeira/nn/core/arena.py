@@ -6,7 +6,7 @@ So zeroing, norms, optimizer steps and checkpoints are each one pass over flat m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,21 +33,25 @@ class Arena:
         self.offsets: dict[str, int] = {}
         """First element of each parameter in every arena."""
         self.memory: dict[str, DeviceArray] = {}
-        """The arenas by role: val and grd, and m and v once `moments()` was called."""
+        """The arenas by role: val, grd, and an optimizer's slots (m, v) once it has claimed them."""
+        before = next((param.arena for param in self.params.values() if param.arena is not None), None)
+        self.optimizer, self.applied = (before.optimizer, before.applied) if before is not None else ("", 0)
+        """Which optimizer the moments belong to, and how many steps it has applied."""
         step = ALIGNMENT // self.dtype.itemsize
-        total = 0
+        self.size = 0
         for name, param in self.params.items():
-            self.offsets[name] = total
-            total += -(-param.size // step) * step
-        self.size = total
-        had_moments = any("m" in param.memory for param in self.params.values())
-        for role in ("val", "grd", "m", "v") if had_moments else ("val", "grd"):
+            self.offsets[name] = self.size
+            self.size += -(-param.size // step) * step
+        for role in dict.fromkeys(["val", "grd", *(role for p in self.params.values() for role in p.memory)]):
             self._add(role)
+        for name, param in self.params.items():
+            param.arena, param.name = self, name
         for name, state in self.states.items():
             kind = self.dtype if state.dtype == "model" else np.dtype(state.dtype)
-            old = None if state.memory is None else state.memory.numpy()
-            values = np.full(state.shape, state.fill, kind) if old is None else old.astype(kind)
-            state.memory, state.name = DeviceArray.of(np.array(values), device), name
+            old = np.full(state.shape, state.fill) if state.memory is None else state.memory.numpy()
+            state.memory = DeviceArray.zeros(state.shape, kind, device)
+            state.memory.write(old.astype(kind))
+            state.arena, state.name = self, name
 
     def _add(self, role: str) -> None:
         flat = DeviceArray.zeros((self.size,), self.dtype, self.device)
@@ -55,33 +59,35 @@ class Arena:
             new = flat.slice(self.offsets[name], param.shape)
             if role in param.memory:
                 new.write(param.memory[role].numpy().astype(self.dtype))
-            param.memory[role], param.name = new, name
+            param.memory[role] = new
         self.memory[role] = flat
 
-    def moments(self) -> None:
-        """Make sure both moment arenas exist."""
-        for role in ("m", "v"):
+    def claim(self, optimizer: str, slots: Sequence[str]) -> int:
+        """Make sure an optimizer's slots exist and are its own; another optimizer's moments are forgotten.
+
+        Returns:
+            How many steps it has applied so far.
+        """
+        if self.optimizer != optimizer:
+            for role in self.memory.keys() - {"val", "grd"}:
+                self.clear(role)
+            self.optimizer, self.applied = optimizer, 0
+        for role in slots:
             if role not in self.memory:
                 self._add(role)
+        return self.applied
+
+    def clear(self, role: str) -> None:
+        """Zero one arena."""
+        self.memory[role].write(np.zeros(self.size, self.dtype))
 
     def owns(self, params: Mapping[str, Param], states: Mapping[str, State]) -> bool:
-        """Whether this is still the memory of exactly these parameters (none added, replaced or taken away)."""
+        """Whether this is still the memory of exactly these parameters: none added, replaced or taken away."""
         return (
             list(params) == list(self.params)
             and list(states) == list(self.states)
-            and all(self.params[name] is param for name, param in params.items())
-            and all(self.states[name] is state for name, state in states.items())
-            and all(self._holds(param) for param in params.values())
+            and all(tensor.arena is self for tensor in (*params.values(), *states.values()))
         )
-
-    def _holds(self, param: Param) -> bool:
-        mine = self.memory["val"]
-        theirs = param.memory.get("val")
-        if theirs is None or theirs.device != self.device:
-            return False
-        if self.device.kind != "cpu":
-            return param.name in self.params
-        return np.shares_memory(mine.numpy(), theirs.numpy()) if param.size else True
 
     def segments(self) -> tuple[np.ndarray, np.ndarray]:
         """Runs of the arena an optimizer updates, and their (lr, decay) factors; frozen parameters are in none.

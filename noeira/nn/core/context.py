@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noeira.ops.dispatch import Array
-from noeira.ops.random import stream_of
+from noeira.ops.random import fold_in, stream_of
 from noeira.runtime import staging
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class _Running(threading.local):
         self.stack: list[Module] = []
         self.observers: list[Observer] = []
         self.draws: dict[str, int] = {}
-        self.rng = np.zeros(2, np.int64)
+        self.rng = np.zeros(3, np.int64)
 
 
 running = _Running()
 
 RNG = object()
-"""Key under which a staged program's [seed, step] is bound (`StagedGraph.owned(RNG, "rng")`)."""
+"""What a staged program's root key is bound to (`StagedGraph.owned(RNG, "rng")`)."""
 
 
 def path() -> str:
@@ -52,22 +52,22 @@ def where() -> str:
     return f"module '{dotted}' ({module!r})" if dotted else f"module {module.describe()}"
 
 
-def draw() -> tuple[Array, int]:
-    """The current [seed, step] and a stream number no other draw of this step has.
+def draw() -> Array:
+    """A key for random numbers that no other draw of this step shares (`ops.random`).
 
-    A module calls it in `forward` and saves both, so that `vjp` draws the same numbers again.
+    A module calls it in `forward` and saves the key, so that `vjp` draws the same numbers again.
     """
-    name = path() or type(running.stack[0]).__name__
-    count = running.draws.get(name, 0)
-    running.draws[name] = count + 1
+    name = path() or (type(running.stack[0]).__name__ if running.stack else "loss")
     graph = staging.active()
-    rng = graph.owned(RNG, "rng") if graph is not None else running.rng.copy()
-    return rng, stream_of(f"{name}#{count}")
+    draws = running.draws if graph is None else graph.draws
+    draws[name] = draws.get(name, 0) + 1
+    root = running.rng if graph is None else graph.owned(RNG, "rng")
+    return fold_in(root, stream_of(f"{name}#{draws[name]}"))
 
 
 def seed(value: int) -> None:
     """Seed the random draws of eager calls; compiled training has its own seed (`Trainer(seed=...)`)."""
-    running.rng[:] = (value, 0)
+    running.rng[:] = (value, 0, 0)
 
 
 @contextmanager

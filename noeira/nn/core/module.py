@@ -13,6 +13,7 @@ from noeira.nn.core.arena import Arena
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Draw, Initializer, Kaiming
 from noeira.nn.core.param import Param, State
+from noeira.ops import control
 from noeira.ops.dispatch import Array
 from noeira.runtime import staging
 from noeira.runtime.devices import Device, resolve
@@ -43,21 +44,20 @@ class Module:
             if name in cls.__dict__:
                 setattr(cls, name, _located(cls.__dict__[name], name))
 
-    def forward(self, *inputs: Array) -> tuple[Array, Any]:
-        """Compute the output, and what `vjp` needs."""
+    def forward(self, *inputs: Any, **options: Any) -> tuple[Any, Any]:
+        """Compute the output, and what `vjp` needs: a tree (tuples, lists, dicts) of values and plain Python data."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward(*inputs) -> (output, saved)")
 
     def vjp(self, saved: Any, grad_output: Array) -> Any:
-        """Add the parameters' gradients, and return the input's."""
+        """Add the parameters' gradients, and return the input's: one per input, None for integers and masks."""
         raise NotImplementedError(f"{type(self).__name__} does not define vjp(saved, grad_output) -> grad_input")
 
-    def __call__(self, *inputs: Array) -> Array:
+    def __call__(self, *inputs: Array, **options: Any) -> Array:
         """`forward` without the saved part; floating-point arrays are converted to the model's dtype."""
         if staging.active() is None and not context.running.stack:
-            self._ensure_memory()
-            dtype = _first_memory(self.named_parameters())[1]
+            dtype = _placement(self.named_parameters())[1]
             inputs = tuple(x.astype(dtype) if _is_float_array(x) and x.dtype != dtype else x for x in inputs)
-        return self.forward(*inputs)[0]
+        return self.forward(*inputs, **options)[0]
 
     # ---- what composition and errors need -----------------------------------------------------------------------
 
@@ -67,10 +67,10 @@ class Module:
         if own is not None:
             expected_dtype = own.memory["val"].dtype
             for x in inputs:
-                if np.issubdtype(x.dtype, np.floating) and x.dtype != expected_dtype:
+                if _is_array(x) and np.issubdtype(x.dtype, np.floating) and x.dtype != expected_dtype:
                     raise ShapeError(f"expected an input of dtype {expected_dtype}, got {x.dtype}")
         expected = self.expects()
-        if expected is None:
+        if expected is None or not inputs or not _is_array(inputs[0]):
             return
         axis, size = expected
         shape = tuple(inputs[0].shape)
@@ -139,22 +139,25 @@ class Module:
     # ---- memory --------------------------------------------------------------------------------------------------
 
     def arena(self) -> Arena:
-        """The model's memory, made (and drawn with seed 0) if it has none, renewed if its parameters changed."""
+        """The memory of this model as a whole, for those who train, move or save it.
+
+        It is made if there is none, and made anew (values and moments carried over) if parameters were added,
+        replaced, or adopted by another model. Values are not drawn here.
+        """
         params, states = self.named_parameters(), self.named_states()
         if self._arena is None or not self._arena.owns(params, states):
-            device, dtype = _first_memory(params)
-            fresh = {name: param for name, param in params.items() if not param.memory}
-            self._arena = Arena(params, states, device, dtype)
-            _draw(fresh, Kaiming(), 0)
+            self._arena = Arena(params, states, *_placement(params))
         return self._arena
 
     def _ensure_memory(self) -> None:
-        """Give memory to what has none, without taking it from a model that owns it already."""
-        if not self.initialized:
-            self.arena()
+        """Give memory to what has none, without taking the rest from a larger model that owns it."""
+        params = {name: param for name, param in self.named_parameters().items() if not param.memory}
+        states = {name: state for name, state in self.named_states().items() if state.memory is None}
+        if params or states:
+            Arena(params, states, *_placement(self.named_parameters()))
 
     def init(self, initializer: Initializer | None = None, *, seed: int = 0) -> Self:
-        """Give every parameter a value and every state its initial one; returns the model.
+        """Draw every parameter, and put states, gradients and moments back to their start; returns the model.
 
         The draw of a parameter depends on the seed and its dotted name alone.
 
@@ -162,36 +165,59 @@ class Module:
             initializer: For weights whose layer does not name its own; `Kaiming()` by default.
             seed: Any 64-bit integer.
         """
-        arena = self.arena()
-        _draw(arena.params, initializer or Kaiming(), seed)
-        for state in arena.states.values():
-            state.val = np.full(state.shape, state.fill, state.val.dtype)
-        for role in ("grd", "m", "v"):
-            if role in arena.memory:
-                arena.memory[role].write(np.zeros(arena.size, arena.dtype))
+        self._ensure_memory()
+        for param in self.named_parameters().values():
+            param.drawn = False
+            for role in param.memory.keys() - {"val"}:
+                param.memory[role].write(np.zeros(param.shape, param.memory[role].dtype))
+        for state in self.named_states().values():
+            state.val = np.full(state.shape, state.fill)
+        if self._arena is not None:
+            self._arena.applied = 0
+        return self.init_missing(initializer, seed=seed)
+
+    def init_missing(self, initializer: Initializer | None = None, *, seed: int = 0) -> Self:
+        """Draw the parameters that have no values yet, and leave the others as they are; returns the model."""
+        self._ensure_memory()
+        for param in self.named_parameters().values():
+            if not param.drawn:
+                rule = param.init or initializer or Kaiming()
+                values = rule(param.size, param.fan_in, param.fan_out, Draw(seed, param.name))
+                param.val = values.reshape(param.shape)
         return self
 
     @property
     def initialized(self) -> bool:
         """Whether all parameters have values."""
-        owned = [*self.named_parameters().values(), *self.named_states().values()]
-        return all(tensor.memory for tensor in owned)
+        return all(param.drawn for param in self.named_parameters().values())
 
     def to(self, *, device: str | Device | None = None, dtype: object = None) -> Self:
-        """Move the model's memory to a device, or convert it ("float32", "float64"); values and moments stay."""
-        arena = self.arena()
-        target = arena.device if device is None else resolve(device)
-        kind = arena.dtype if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
-        if kind not in (np.float32, np.float64):
-            raise ShapeError(f"expected dtype float32 or float64, got {kind}")
-        if (target, kind) != (arena.device, arena.dtype):
-            self._arena = Arena(arena.params, arena.states, target, kind)
+        """Move the model's memory to a device, or convert it ("float32", "float64"); values and moments stay.
+
+        Raises:
+            ValueError: This module is part of a larger model: that one has to be moved.
+        """
+        params = self.named_parameters()
+        old = _placement(params)
+        new = old[0] if device is None else resolve(device), old[1] if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
+        if new[1] not in (np.float32, np.float64):
+            raise ValueError(f"expected dtype float32 or float64, got {new[1]}")
+        if new != old or not any(param.memory for param in params.values()):
+            mine = {id(param) for param in params.values()}
+            for param in params.values():
+                if param.arena is not None and any(id(other) not in mine for other in param.arena.params.values()):
+                    raise ValueError(f"cannot move {self.describe()} alone: '{param.name}' is part of a larger model")
+            self._arena = Arena(params, self.named_states(), *new)
         return self
 
     def zero_grad(self) -> None:
         """Set all gradients to 0."""
-        arena = self.arena()
-        arena.memory["grd"].write(np.zeros(arena.size, arena.dtype))
+        for param in self.named_parameters().values():
+            if param.memory:
+                param.memory["grd"].write(np.zeros(param.shape, param.memory["grd"].dtype))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_arena"}  # a copy gets its own
 
     # ---- modes ---------------------------------------------------------------------------------------------------
 
@@ -250,21 +276,24 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap forward or vjp: keep the stack of running modules, check inputs, and say where an error arose."""
 
     @functools.wraps(method)
-    def run(self: Module, *args: Any) -> Any:
+    def run(self: Module, *args: Any, **kwargs: Any) -> Any:
         running = context.running
         outermost = not running.stack
-        if outermost and staging.active() is None:
-            self._ensure_memory()
+        eager = staging.active() is None
+        if outermost and eager:
+            self.init_missing()
+            _require_host(self)
+        is_super_call = not outermost and running.stack[-1] is self
         running.stack.append(self)
         try:
             if name != "forward":
-                return method(self, *args)
-            if outermost:
+                return method(self, *args, **kwargs)
+            if outermost and eager:
                 running.draws.clear()
-                running.rng[1] += staging.active() is None and self.training
+                running.rng[control.STEP] += self.training
             self.check_inputs(*args)
-            output, saved = method(self, *args)
-            for observer in running.observers:
+            output, saved = method(self, *args, **kwargs)
+            for observer in () if is_super_call else running.observers:
                 observer(context.path(), self, output, saved)
             return output, saved
         except Exception as error:
@@ -287,19 +316,26 @@ def _locate(error: Exception) -> None:
         error.add_note(f"in {context.where()}")
 
 
+def _is_array(x: object) -> bool:
+    return isinstance(x, np.ndarray | staging.Staged)
+
+
 def _is_float_array(x: object) -> bool:
     return isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.floating)
 
 
-def _first_memory(params: dict[str, Param]) -> tuple[Device, np.dtype[Any]]:
+def _placement(params: dict[str, Param]) -> tuple[Device, np.dtype[Any]]:
+    """Device and dtype of the first parameter that has memory."""
     for param in params.values():
         if param.memory:
             return param.memory["val"].device, param.memory["val"].dtype
     return Device("cpu"), np.dtype(np.float32)
 
 
-def _draw(params: dict[str, Param], initializer: Initializer, seed: int) -> None:
-    for name, param in params.items():
-        rule = param.init or initializer
-        values = rule(param.size, param.fan_in, param.fan_out, Draw(seed, name))
-        param.val = values.reshape(param.shape)
+def _require_host(module: Module) -> None:
+    device, _ = _placement(module.named_parameters())
+    if device.kind != "cpu":
+        raise RuntimeError(
+            f"{module.describe()} lives on {device}, where only compiled programs run; "
+            "move it with `to(device='cpu')` to run it on arrays"
+        )

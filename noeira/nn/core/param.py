@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noeira.nn.core.errors import ShapeError, UninitializedError
 from noeira.nn.core.initializer import Initializer
 from noeira.ops.dispatch import Array
+from noeira.ops.memory import accumulate, assign, load
 from noeira.runtime import staging
 from noeira.runtime.devices import DeviceArray
 
-ROLES = ("val", "grd", "m", "v")
-"""A parameter's tensors: value, gradient, and once an optimizer with state has stepped its two moments."""
+if TYPE_CHECKING:
+    from noeira.nn.core.arena import Arena
 
 
 class Param:
@@ -44,7 +46,11 @@ class Param:
         self.name = ""
         """Dotted path in the model that owns the memory; empty until it has memory."""
         self.memory: dict[str, DeviceArray] = {}
-        """Slices of the arenas by role; set by `Arena`."""
+        """Its slices of the arenas, by role: val, grd, and once an optimizer with state has stepped m and v."""
+        self.arena: Arena | None = None
+        """The arena that holds the memory."""
+        self.drawn = False
+        """Whether the value was drawn or assigned."""
 
     @property
     def size(self) -> int:
@@ -60,9 +66,11 @@ class Param:
             raise UninitializedError(
                 f"{self!r} has no {what} yet: call `init(seed=...)` on its model, or run the model once"
             )
-        return self.memory[role].numpy()
+        return _view(self.memory[role])
 
     def _set(self, role: str, array: np.ndarray) -> None:
+        if staging.active() is not None:
+            raise staging.StagingError(f"{self!r}.{role} cannot be assigned inside forward or vjp; use `accumulate`")
         if np.shape(array) != self.shape:
             raise ShapeError(f"parameter '{self.name}': expected shape {self.shape}, got {np.shape(array)}")
         self._get(role)
@@ -76,6 +84,7 @@ class Param:
     @val.setter
     def val(self, array: np.ndarray) -> None:
         self._set("val", array)
+        self.drawn = True
 
     @property
     def grd(self) -> Array | None:
@@ -86,6 +95,11 @@ class Param:
     def grd(self, array: np.ndarray) -> None:
         self._set("grd", array)
 
+    def accumulate(self, gradient: Array) -> None:
+        """Add to the gradient; nothing is done while the parameter is frozen. What a `vjp` calls."""
+        if self.trainable:
+            accumulate(self.grd, gradient)
+
     @property
     def m(self) -> Array:
         """First moment (Adam) or velocity (SGD)."""
@@ -95,6 +109,9 @@ class Param:
     def v(self) -> Array:
         """Second moment (Adam)."""
         return self._get("v")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "arena": None}  # a copy's memory is its own until a model adopts it
 
     def __repr__(self) -> str:
         frozen = "" if self.trainable else ", frozen"
@@ -117,24 +134,43 @@ class State:
         self.fill, self.dtype = fill, dtype
         self.name = ""
         self.memory: DeviceArray | None = None
+        self.arena: Arena | None = None
 
     @property
     def val(self) -> Array:
-        """The value: on the CPU a live view; assigning writes in place."""
+        """The current value, which later writes do not change."""
         graph = staging.active()
         if graph is not None:
-            return graph.owned(self, "state")
-        if self.memory is None:
-            raise UninitializedError(f"{self!r} has no values yet: call `init(seed=...)` on its model")
-        return self.memory.numpy()
+            return load(graph.owned(self, "state"))
+        return load(self._memory())
 
     @val.setter
-    def val(self, array: np.ndarray) -> None:
-        if np.shape(array) != self.shape:
-            raise ShapeError(f"state '{self.name}': expected shape {self.shape}, got {np.shape(array)}")
-        current = self.val
-        assert self.memory is not None and current is not None
-        self.memory.write(np.asarray(array))
+    def val(self, value: Array) -> None:
+        graph = staging.active()
+        if graph is not None:
+            assign(graph.owned(self, "state"), value)
+            return
+        if np.shape(value) != self.shape:
+            raise ShapeError(f"state '{self.name}': expected shape {self.shape}, got {np.shape(value)}")
+        self._memory()
+        assert self.memory is not None
+        self.memory.write(np.asarray(value))
+
+    def _memory(self) -> np.ndarray:
+        if self.memory is None:
+            raise UninitializedError(f"{self!r} has no value yet: call `init(seed=...)` on its model, or run it once")
+        return _view(self.memory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "arena": None}
 
     def __repr__(self) -> str:
         return f"State({self.name!r}, {list(self.shape)})" if self.name else f"State({list(self.shape)})"
+
+
+def _view(memory: DeviceArray) -> np.ndarray:
+    """The numbers; from an accelerator a copy, which must not be mistaken for the memory itself."""
+    array = memory.numpy()
+    if memory.device.kind != "cpu":
+        array.flags.writeable = False
+    return array

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noeira.nn.core import context
-from noeira.nn.core.param import Param, State
+from noeira.nn.core.binding import binder
+from noeira.nn.core.param import Param
+from noeira.ops import control
 from noeira.ops.dispatch import known_size
 from noeira.runtime.staging import Shape, Staged, StagedGraph, staging
 
@@ -31,7 +33,7 @@ class Row:
     saved_bytes: int
 
 
-def trace(module: Module, *input_shapes: tuple[int, ...], dtype: str = "float32") -> tuple[StagedGraph, list[Row]]:
+def trace(module: Module, *input_shapes: tuple[int, ...]) -> tuple[StagedGraph, list[Row]]:
     """Stage `module` on inputs of the given shapes and collect a row for every leaf module."""
     rows: list[Row] = []
     counted: set[int] = set()
@@ -42,19 +44,16 @@ def trace(module: Module, *input_shapes: tuple[int, ...], dtype: str = "float32"
         own = [value for value in vars(leaf).values() if isinstance(value, Param)]
         size = 0
         for value in _tensors(saved):
-            if value.index not in counted and not value.name.startswith("param "):
+            if value.index not in counted and not value.name.startswith(("val ", "state ")):
                 counted.add(value.index)
                 size += known_size(value.shape) * value.dtype.itemsize
         total = sum(param.size for param in own)
         frozen = sum(param.size for param in own if not param.trainable)
-        rows.append(Row(path, leaf.describe(), tuple(output.shape), total, frozen, 0, size))
+        rows.append(Row(path, leaf.describe(), tuple(getattr(output, "shape", ())), total, frozen, 0, size))
 
-    def bind(graph: StagedGraph, owner: object, role: str) -> Staged:
-        if isinstance(owner, Param | State):
-            return graph.input(f"param {role} {len(graph.inputs)}", owner.shape, dtype, mutable=role != "val")
-        return graph.input("rng", (2,), "int64")
-
-    graph = StagedGraph("summary", bind)
+    dtype = next((p.memory["val"].dtype.name for p in module.named_parameters().values() if p.memory), "float32")
+    graph = StagedGraph("summary")
+    graph.bind = binder(module, graph.input("counters", (control.COUNTERS,), "int64", mutable=True))
     graph.scope = context.path
     with staging(graph), context.observing(observe):
         inputs = [graph.input(f"input {i}", shape, dtype) for i, shape in enumerate(input_shapes)]

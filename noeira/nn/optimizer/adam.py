@@ -30,6 +30,8 @@ class Adam(Optimizer):
         schedule: See `Optimizer`.
     """
 
+    kind = "adam"
+    slots = ("m", "v")
     decoupled: ClassVar[bool] = False
 
     def __init__(

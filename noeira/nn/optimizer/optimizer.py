@@ -29,8 +29,10 @@ class Optimizer:
     A step whose gradient is not finite is skipped: parameters, moments, the step count and the schedule stay.
     """
 
-    moments: ClassVar[bool] = True
-    """Whether the moment arenas are needed."""
+    kind: ClassVar[str] = ""
+    """Name of the update rule: moments belong to one rule and are forgotten when another takes over."""
+    slots: ClassVar[tuple[str, ...]] = ()
+    """Arenas the rule keeps beside val and grd."""
 
     def __init__(
         self,
@@ -48,7 +50,8 @@ class Optimizer:
         self.clip_norm = 0.0 if clip_norm is None else self._positive("clip_norm", clip_norm)
         self.clip_value = 0.0 if clip_value is None else self._positive("clip_value", clip_value)
         self.schedule = schedule or Constant()
-        self._eager: dict[str, np.ndarray] | None = None
+        self.skipped = 0
+        """Steps that `step` skipped."""
 
     def _at_least_0(self, name: str, value: float) -> float:
         if not (math.isfinite(value) and value >= 0):
@@ -100,42 +103,33 @@ class Optimizer:
                 f"{type(self).__name__}.step: a {type(self.schedule).__name__} schedule needs the length of the "
                 "training; set `lr` yourself in a loop of your own, or use Trainer"
             )
+        model.init_missing()
         arena = model.arena()
-        if self.moments:
-            arena.moments()
-        if self._eager is None:
-            counters = np.zeros(control.COUNTERS, np.int64)
-            counters[[control.CURSOR, control.BAD_INDEX]] = (1, -1)
-            self._eager = {
-                "counters": counters,
-                "accumulated": np.ones(1, np.float32),
-                "record": np.zeros((1, control.LOG_COLUMNS), np.float32),
-            }
+        counters = np.zeros(control.COUNTERS, np.int64)
+        counters[[control.CURSOR, control.BAD_INDEX]] = (1, -1)
+        counters[control.APPLIED] = counters[control.LR_BASE] = arena.claim(self.kind, self.slots)
+        record = np.zeros((1, control.LOG_COLUMNS), np.float32)
         segments, multipliers = arena.segments()
-        memory = {role: flat.numpy() for role, flat in arena.memory.items()}
-        self._eager["accumulated"][0] = 1
-        self._eager["counters"][control.BAD_INDEX] = -1
         self.apply(
             {
-                **memory,
-                **self._eager,
+                **{role: flat.numpy() for role, flat in arena.memory.items()},
+                "counters": counters,
+                "accumulated": np.ones(1, np.float32),
+                "record": record,
                 "segments": segments,
                 "multipliers": multipliers,
                 "hyper": self.hyper(clear=False),
                 "lr_table": np.array([self.lr]),
             }
         )
-        bad = int(self._eager["counters"][control.BAD_INDEX])
+        arena.applied = int(counters[control.APPLIED])
+        bad = int(counters[control.BAD_INDEX])
+        self.skipped += int(counters[control.SKIPPED])
         self.last_skipped = arena.name_at(bad) if bad >= 0 else None
-        return float(self._eager["record"][0, control.LOG_NORM])
+        return float(record[0, control.LOG_NORM])
 
     last_skipped: str | None = None
     """After `step`: the first parameter whose gradient was not finite, None if the step was applied."""
-
-    @property
-    def skipped(self) -> int:
-        """Steps that `step` skipped."""
-        return 0 if self._eager is None else int(self._eager["counters"][control.SKIPPED])
 
     def require_finite(self) -> None:
         """Raise `NonFiniteError` if the last `step` was skipped."""

@@ -20,7 +20,7 @@ class SGD(Optimizer):
 
     Args:
         lr: Learning rate.
-        momentum: mu; 0 for plain SGD, which keeps no velocity.
+        momentum: mu; 0 for plain SGD, which leaves the velocity alone.
         dampening: Share of the gradient kept out of the velocity.
         weight_decay: L2 coefficient, on weights only.
         nesterov: Nesterov's look-ahead; needs momentum and no dampening.
@@ -28,6 +28,9 @@ class SGD(Optimizer):
         clip_value: See `Optimizer`.
         schedule: See `Optimizer`.
     """
+
+    kind = "sgd"
+    slots = ("m",)
 
     def __init__(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from noeira.nn.core import context
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -23,7 +21,7 @@ class Dropout(Module):
         Any; the output has the input's.
 
     vjp:
-        dx = mask dy / (1-p), with the mask of the forward. Saves the draw's name: seed, step, stream.
+        dx = mask dy / (1-p), with the mask of the forward. Saves the key that names the draw.
 
     Source: Srivastava et al. 2014.
     """
@@ -41,16 +39,13 @@ class Dropout(Module):
         """The probability."""
         return f"p={self.p:g}"
 
-    def forward(self, x: Array) -> tuple[Array, Any]:
-        """X -> masked x while training, x itself in evaluation; saves the draw."""
+    def forward(self, x: Array) -> tuple[Array, Array | None]:
+        """X -> masked x while training, x itself in evaluation; saves the key."""
         if not self.training or self.p == 0:
             return x, None
-        rng, stream = context.draw()
-        return dropout(x, rng, self.p, stream), (rng, stream)
+        key = context.draw()
+        return dropout(x, key, self.p), key
 
-    def vjp(self, saved: Any, grad_output: Array) -> Array:
+    def vjp(self, saved: Array | None, grad_output: Array) -> Array:
         """Dy -> dy under the same mask."""
-        if saved is None:
-            return grad_output
-        rng, stream = saved
-        return dropout(grad_output, rng, self.p, stream)
+        return grad_output if saved is None else dropout(grad_output, saved, self.p)

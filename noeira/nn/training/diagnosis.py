@@ -37,8 +37,8 @@ def first_non_finite(
         if is_leaf and not found and not np.isfinite(output).all():
             found.append(f"the output of module '{path}' ({module!r})")
 
-    running = context.running.rng.copy()
-    context.running.rng[:] = (seed, step - 1)  # the outermost forward advances it to `step`
+    rng, states = context.running.rng.copy(), {state: state.val for state in model.named_states().values()}
+    context.running.rng[:] = (seed, step - model.training, 0)  # the outermost forward advances it to `step`
     gradients = {name: param.grd.copy() for name, param in model.named_parameters().items() if param.grd is not None}
     try:
         with np.errstate(all="ignore"), context.observing(observe):
@@ -54,7 +54,9 @@ def first_non_finite(
             if param.grd is not None and not np.isfinite(param.grd).all():
                 return f"the gradient of parameter '{name}'"
     finally:
-        context.running.rng[:] = running
+        context.running.rng[:] = rng
+        for state, value in states.items():
+            state.val = value
         for name, param in model.named_parameters().items():
             if name in gradients:
                 param.grd = gradients[name]

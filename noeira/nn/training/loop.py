@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from noeira.nn.core.binding import bindings
 from noeira.nn.core.module import Module
 from noeira.nn.datasets import ArrayDataset
 from noeira.nn.optimizer import Optimizer
-from noeira.nn.training.staging import bindings
 from noeira.ops import control
 from noeira.runtime.devices import Device, DeviceArray
 from noeira.runtime.programs import BoundProgram, Program
@@ -48,8 +48,43 @@ class Batches:
         return self.permutation.numpy()[batch * self.size : min((batch + 1) * self.size, len(self.data))]
 
 
+class Evaluation:
+    """A data set and the evaluation program on it."""
+
+    def __init__(self, model: Module, program: Program, data: ArrayDataset, batch_size: int, *, short: bool = False):
+        device = program.device
+        self._batches = Batches(data, batch_size, device)
+        self._count = 1 if short else len(self._batches)
+        self._counters = DeviceArray.zeros((control.COUNTERS,), np.int64, device)
+        self._totals = DeviceArray.zeros((control.EVAL_TOTALS,), np.float64, device)
+        arrays = {**bindings(model), "counters": self._counters, "totals": self._totals}
+        self._programs = self._batches.bind(program, arrays)
+
+    def run(self) -> tuple[float, float]:
+        """Mean loss and accuracy over the data set."""
+        self._totals.write(np.zeros(control.EVAL_TOTALS))
+        self._counters.write(np.zeros(control.COUNTERS, np.int64))
+        for batch in range(self._count):
+            self._programs[1 if batch >= self._batches.full else 0].run()
+        loss, weight, correct, rows = self._totals.numpy().tolist()
+        return loss / max(weight, 1e-300), correct / max(rows, 1)
+
+
 class Loop:
-    """One `fit`: control memory, data, and what runs on them. The host decides only how often."""
+    """One `fit`: control memory, data, and what runs on them. The host decides only how often.
+
+    Args:
+        model: Its arena is bound; its gradients are cleared.
+        optimizer: Claims its slots of the arena, and goes on from the steps it has applied.
+        counters: Control counters to start from.
+        compiled: The programs by name.
+        data: Training set.
+        epochs: Length of the learning-rate table.
+        batch_size: Rows a batch.
+        shuffle: Whether every epoch has an order of its own.
+        accumulate: Batches per optimizer step.
+        short: Only one batch an epoch.
+    """
 
     def __init__(
         self,
@@ -57,58 +92,46 @@ class Loop:
         optimizer: Optimizer,
         counters: np.ndarray,
         compiled: Mapping[str, Program],
-        train: ArrayDataset,
-        test: ArrayDataset | None,
-        device: Device,
+        data: ArrayDataset,
         *,
-        epochs: int,
-        batch_size: int,
-        shuffle: bool,
-        accumulate: int,
-        short: bool,
+        epochs: int = 1,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        accumulate: int = 1,
+        short: bool = False,
     ):
-        self.accumulate, self.shuffle, self.batch_size = accumulate, shuffle, batch_size
-        self._train = Batches(train, batch_size, device)
-        self._test = None if test is None else Batches(test, batch_size, device)
+        device = compiled["train_step"].device
+        self.accumulate, self.shuffle = accumulate, shuffle
+        self._train = Batches(data, batch_size, device)
+        self.batch_size = self._train.size
         self.batches = 1 if short else len(self._train)
-        self._test_batches = 0 if self._test is None else (1 if short else len(self._test))
+        self._arena = model.arena()
+        applied = self._arena.claim(optimizer.kind, optimizer.slots)
         self._counters = DeviceArray.of(counters.copy(), device)
-        self._eval_counters = DeviceArray.of(counters.copy(), device)
-        self._totals = DeviceArray.zeros((control.EVAL_TOTALS,), np.float64, device)
+        self._set(control.APPLIED, applied)
+        self._set(control.LR_BASE, applied)
         self._record = DeviceArray.zeros((self.batches, control.LOG_COLUMNS), np.float32, device)
-        self._set(control.LR_BASE, int(counters[control.APPLIED]))
-        arena = model.arena()
-        segments, multipliers = arena.segments()
-        steps = -(-self.batches // accumulate)
+        segments, multipliers = self._arena.segments()
         tables = {
             "segments": segments,
             "multipliers": multipliers,
             "hyper": optimizer.hyper(clear=True),
-            "lr_table": optimizer.schedule.table(optimizer.lr, epochs, steps),
+            "lr_table": optimizer.schedule.table(optimizer.lr, epochs, -(-self.batches // accumulate)),
         }
         arrays = {
             **bindings(model),
-            **arena.memory,
+            **self._arena.memory,
             **{name: DeviceArray.of(table, device) for name, table in tables.items()},
             "counters": self._counters,
             "record": self._record,
             "accumulated": DeviceArray.zeros((1,), np.float32, device),
             "permutation": self._train.permutation,
         }
-        model.zero_grad()
+        self._arena.clear("grd")
         self._steps = self._train.bind(compiled["train_step"], arrays)
         self._optimizer = _bind(compiled["optimizer_step"], arrays)
         self._shuffle = _bind(compiled["shuffle"], arrays)
-        self._evaluation: list[BoundProgram] = []
-        if self._test is not None:
-            memory = {**arrays, "counters": self._eval_counters, "totals": self._totals}
-            self._evaluation = self._test.bind(compiled["evaluation"], memory)
         self.batches_done = 0
-
-    @property
-    def has_test(self) -> bool:
-        """Whether there is something to evaluate on."""
-        return self._test is not None
 
     @property
     def epoch(self) -> int:
@@ -118,6 +141,12 @@ class Loop:
     def counters(self) -> np.ndarray:
         """A copy of the control counters."""
         return self._counters.numpy().copy()
+
+    def finish(self) -> np.ndarray:
+        """Tell the arena how many steps were applied; returns the counters."""
+        counters = self.counters()
+        self._arena.applied = int(counters[control.APPLIED])
+        return counters
 
     def _set(self, position: int, value: int) -> None:
         counters = self.counters()
@@ -166,18 +195,6 @@ class Loop:
         inputs = data.inputs[rows].astype(dtype) * dtype.type(data.input_scale)
         targets = data.targets[rows]
         return inputs, targets if np.issubdtype(targets.dtype, np.integer) else targets.astype(dtype)
-
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy over the test set."""
-        assert self._test is not None
-        self._totals.write(np.zeros(control.EVAL_TOTALS))
-        counters = self.counters()
-        counters[control.CURSOR] = 0
-        self._eval_counters.write(counters)
-        for batch in range(self._test_batches):
-            self._evaluation[1 if batch >= self._test.full else 0].run()
-        loss, weight, correct, rows = self._totals.numpy().tolist()
-        return loss / max(weight, 1e-300), correct / max(rows, 1)
 
 
 def _bind(program: Program, arrays: Mapping[str, DeviceArray]) -> BoundProgram:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from noeira import ops
 from noeira.nn.core import context
+from noeira.nn.core.binding import binder
 from noeira.nn.core.module import Module
-from noeira.nn.core.param import Param, State
 from noeira.nn.datasets import ArrayDataset
 from noeira.nn.loss import Loss
 from noeira.nn.optimizer import Optimizer
 from noeira.ops import control
-from noeira.runtime.devices import DeviceArray
-from noeira.runtime.staging import Shape, Staged, StagedGraph, StagingError, staging
+from noeira.runtime.staging import Shape, Staged, StagedGraph, staging
 
 
 @dataclass(frozen=True)
@@ -41,44 +39,17 @@ class DataSpec:
         )
 
 
-def binder(model: Module) -> Callable[[StagedGraph, object, str], Staged]:
-    """How a program refers to what `model` owns: one input a tensor, under its role and dotted name."""
-    params = {id(param): name for name, param in model.named_parameters().items()}
-    states = {id(state): name for name, state in model.named_states().items()}
-
-    def bind(graph: StagedGraph, owner: object, role: str) -> Staged:
-        if owner is context.RNG:
-            counters = next(value for value in graph.inputs if value.name == "counters")
-            return graph.emit("load", [counters], [counters.spec])[0]
-        if isinstance(owner, Param) and id(owner) in params:
-            dtype = owner.memory["val"].dtype
-            return graph.input(f"{role} {params[id(owner)]}", owner.shape, dtype, mutable=role != "val")
-        if isinstance(owner, State) and id(owner) in states and owner.memory is not None:
-            return graph.input(f"state {states[id(owner)]}", owner.shape, owner.memory.dtype, mutable=True)
-        raise StagingError(f"{owner!r} is used in a forward but is not an attribute of the model")
-
-    return bind
-
-
-def bindings(model: Module) -> dict[str, DeviceArray]:
-    """The memory behind the inputs that `binder` declares."""
-    arrays: dict[str, DeviceArray] = {}
-    for name, param in model.named_parameters().items():
-        for role, memory in param.memory.items():
-            arrays[f"{role} {name}"] = memory
-    for name, state in model.named_states().items():
-        if state.memory is not None:
-            arrays[f"state {name}"] = state.memory
-    return arrays
-
-
 def _batch(graph: StagedGraph, spec: DataSpec, dtype: str, counters: Staged) -> tuple[Staged, Staged]:
     inputs = graph.input("inputs", ("samples", *spec.input_shape), spec.input_dtype)
     targets = graph.input("targets", ("samples", *spec.target_shape), spec.target_dtype)
     order = graph.input("order", ("batches", "batch"), "int32")
-    target_dtype = "int32" if np.issubdtype(spec.target_dtype, np.integer) else dtype
     x = ops.gather_rows(inputs, order, counters, dtype, spec.scale)
-    return x, ops.gather_rows(targets, order, counters, target_dtype)
+    return x, ops.gather_rows(targets, order, counters, _target_dtype(spec, dtype))
+
+
+def _target_dtype(spec: DataSpec, dtype: str) -> str:
+    """Labels stay integers, everything else is what the model computes in."""
+    return "int32" if np.issubdtype(spec.target_dtype, np.integer) else dtype
 
 
 def _control(graph: StagedGraph) -> tuple[Staged, Staged, Staged]:
@@ -98,10 +69,11 @@ def train_step(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> tuple[S
     Returns:
         The recording, and the shape of a batch's prediction.
     """
-    graph = StagedGraph("train_step", binder(model))
+    graph = StagedGraph("train_step")
     graph.scope = context.path
     with staging(graph):
         counters, accumulated, record = _control(graph)
+        graph.bind = binder(model, counters)
         x, y = _batch(graph, spec, dtype, counters)
         prediction, saved = model.forward(x)
         value, kept = loss.forward(prediction, y)
@@ -117,7 +89,7 @@ def optimizer_step(optimizer: Optimizer, dtype: str) -> StagedGraph:
     graph = StagedGraph("optimizer_step")
     with staging(graph):
         counters, accumulated, record = _control(graph)
-        roles = ("val", "grd", "m", "v")
+        roles = ("val", "grd", *optimizer.slots)
         memory = {role: graph.input(role, ("elements",), dtype, mutable=True) for role in roles}
         memory |= {"counters": counters, "accumulated": accumulated, "record": record}
         memory["segments"] = graph.input("segments", ("runs", 2), "int64")
@@ -139,13 +111,14 @@ def shuffle() -> StagedGraph:
 
 def evaluation(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> StagedGraph:
     """Forward in evaluation mode; adds up loss and correct predictions."""
-    graph = StagedGraph("evaluation", binder(model))
+    graph = StagedGraph("evaluation")
     graph.scope = context.path
     modes = [(module, module.training) for _, module in model.named_modules()]
     model.eval()
     try:
         with staging(graph):
             counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
+            graph.bind = binder(model, counters)
             totals = graph.input("totals", (control.EVAL_TOTALS,), "float64", mutable=True)
             x, y = _batch(graph, spec, dtype, counters)
             prediction = model.forward(x)[0]

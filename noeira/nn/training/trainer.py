@@ -19,7 +19,7 @@ from noeira.nn.training import staging as programs
 from noeira.nn.training.diagnosis import first_non_finite
 from noeira.nn.training.history import EpochRecord, History, log, new_run_dir
 from noeira.nn.training.interrupt import Interrupt, catching_interrupt
-from noeira.nn.training.loop import Loop
+from noeira.nn.training.loop import Evaluation, Loop
 from noeira.nn.training.progress import EpochBar
 from noeira.ops import control
 from noeira.runtime.devices import Device, resolve
@@ -81,11 +81,6 @@ class Trainer:
         self._start = time.perf_counter()
 
     @property
-    def step_count(self) -> int:
-        """Optimizer steps applied so far (Adam's t)."""
-        return int(self._counters[control.APPLIED])
-
-    @property
     def skipped(self) -> int:
         """Optimizer steps skipped because a gradient was not finite."""
         return int(self._counters[control.SKIPPED])
@@ -98,7 +93,7 @@ class Trainer:
         epochs: int = 1,
         batch_size: int = 32,
         shuffle: bool = True,
-        accumulate: int = 1,
+        accumulate_grad_batches: int = 1,
     ) -> History:
         """Train for a number of epochs; calling it again goes on from where it stopped.
 
@@ -108,7 +103,7 @@ class Trainer:
             epochs: Passes over `train`.
             batch_size: Rows a batch; the last one of an epoch may have fewer and weighs by its rows.
             shuffle: Draw a new order every epoch.
-            accumulate: Batches whose gradients are added up before the optimizer steps.
+            accumulate_grad_batches: Batches whose gradients are added up before the optimizer steps.
 
         Returns:
             The history. After Ctrl-C it ends with the last finished step and `interrupted` is True.
@@ -117,14 +112,12 @@ class Trainer:
             ShapeError: Inputs or targets do not fit the model or the loss.
             NonFiniteError: The loss became NaN or infinite.
         """
-        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("accumulate", accumulate)):
+        sizes = {"epochs": epochs, "batch_size": batch_size, "accumulate_grad_batches": accumulate_grad_batches}
+        for name, value in sizes.items():
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Trainer.fit: expected {name} to be an integer >= 1, got {value!r}")
         train_set, test_set = _dataset(train, "train"), None if test is None else _dataset(test, "test")
-        if not self.model.initialized:
-            self.model.init(seed=self.seed)
-        self.model.to(device=self.device)
-        self.model.arena().moments()
+        self._prepare()
         compiled = self._programs(train_set, test_set)
         history = History(compiled=any(program.compiled for program in compiled.values()))
         if self.run_dir is not None and not self.fast_dev_run:
@@ -132,34 +125,44 @@ class Trainer:
         if self.progress:
             print(self.banner(), file=sys.stderr, flush=True)
         loop = Loop(
-            self.model, self.optimizer, self._counters, compiled, train_set, test_set, self.device,
-            epochs=epochs, batch_size=batch_size, shuffle=shuffle, accumulate=accumulate, short=self.fast_dev_run,
-        )  # fmt: skip
+            self.model,
+            self.optimizer,
+            self._counters,
+            compiled,
+            train_set,
+            epochs=epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            accumulate=accumulate_grad_batches,
+            short=self.fast_dev_run,
+        )
+        evaluation = None
+        if test_set is not None:
+            evaluation = Evaluation(self.model, compiled["evaluation"], test_set, batch_size, short=self.fast_dev_run)
         try:
             with catching_interrupt() as interrupt:
                 for _ in range(epochs):
-                    self._epoch(loop, history, interrupt)
+                    self._epoch(loop, evaluation, history, interrupt)
                     if interrupt.requested:
                         history.interrupted = True
                         break
         finally:
-            self._counters = loop.counters()
+            self._counters = loop.finish()
             history.finish()
         return history
 
     def evaluate(self, data: Data, *, batch_size: int = 256) -> tuple[float, float]:
         """Mean loss and accuracy on a data set, in evaluation mode."""
         dataset = _dataset(data, "data")
-        if not self.model.initialized:
-            self.model.init(seed=self.seed)
+        self._prepare()
+        compiled = self._programs(dataset, None)
+        return Evaluation(self.model, compiled["evaluation"], dataset, batch_size).run()
+
+    def _prepare(self) -> None:
+        """Draw what has no values, and bring the model to the device."""
+        self.model.init_missing(seed=self.seed)
         self.model.to(device=self.device)
-        self.model.arena().moments()
-        compiled = self._programs(dataset, dataset)
-        loop = Loop(
-            self.model, self.optimizer, self._counters.copy(), compiled, dataset, dataset, self.device,
-            epochs=1, batch_size=batch_size, shuffle=False, accumulate=1, short=False,
-        )  # fmt: skip
-        return loop.evaluate()
+        self.model.arena()
 
     def banner(self) -> str:
         """One line: version, device, precision, parameters, MAX version."""
@@ -191,7 +194,7 @@ class Trainer:
         ]
         return build(graphs, self.device, f"{type(self.model).__name__} for training on {self.device}")
 
-    def _epoch(self, loop: Loop, history: History, interrupt: Interrupt) -> None:
+    def _epoch(self, loop: Loop, evaluation: Evaluation | None, history: History, interrupt: Interrupt) -> None:
         loop.begin_epoch()
         start = time.perf_counter()
         read, done = 0, 0
@@ -212,7 +215,9 @@ class Trainer:
                     break
             self._read(loop, history, read, done)
         seconds = time.perf_counter() - start
-        test_loss, test_accuracy = loop.evaluate() if loop.has_test and not interrupt.requested else (None, None)
+        test_loss, test_accuracy = None, None
+        if evaluation is not None and not interrupt.requested:
+            test_loss, test_accuracy = evaluation.run()
         self._finish_epoch(loop, history, done, seconds, test_loss, test_accuracy)
 
     def _finish_epoch(

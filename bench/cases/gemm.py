@@ -1,0 +1,136 @@
+"""Matrix products of real layers: forward y = x W, input gradient dx = dz W^T, weight gradient dW += x^T dz.
+
+Noeira runs them as the compiled ops behind `Linear`, a program call each. The cost of such a call, some 30 µs that a
+training step pays once or twice and not once a layer, is measured with the same program on 1 x 1 x 1.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from bench.case import Case, Inputs, Job, Results, Setup, Work
+from bench.programs import Operand, ProgramSet, record
+from noeira import ops
+
+LAYERS = {
+    "mlp-1": (100, 784, 256), "mlp-2": (100, 256, 128), "mlp-3": (100, 128, 10),
+    "gpt-2x64-qkv": (1024, 64, 192), "gpt-2x64-up": (1024, 64, 256), "gpt-2x64-down": (1024, 256, 64),
+    "gpt-6x384-qkv": (1024, 384, 1152), "gpt-6x384-out": (1024, 384, 384), "gpt-6x384-up": (1024, 384, 1536),
+    "gpt-6x384-down": (1024, 1536, 384), "gpt-6x384-head": (1024, 384, 65), "vit-tiny-qkv": (520, 192, 576),
+    "gpt2-up-batch-1": (1, 768, 3072), "regression-head": (256, 512, 1), "scalar-input": (512, 1, 512),
+    "small": (32, 64, 64), "odd": (127, 251, 61), "large": (4096, 384, 1536), "square-2048": (2048, 2048, 2048),
+}  # fmt: skip
+"""Rows (batch times positions), in_features, out_features."""
+
+QUICK = ("mlp-1", "mlp-3", "gpt-2x64-up", "gpt-6x384-up", "small", "square-2048")
+
+X, W, DZ = Operand(("rows", "in")), Operand(("in", "out")), Operand(("rows", "out"))
+DW = Operand(("in", "out"), memory=True)
+PROGRAMS = ProgramSet(
+    "GEMM benchmarks",
+    [
+        lambda: record("forward", {"x": X, "w": W}, lambda x, w: ops.linear(x, w)),
+        lambda: record("input_grad", {"dz": DZ, "w": W}, lambda dz, w: ops.linear_input_grad(dz, w)),
+        lambda: record(
+            "weight_grad", {"dw": DW, "x": X, "dz": DZ}, lambda dw, x, dz: ops.linear_param_grad(dw, None, x, dz)
+        ),
+    ],
+)
+
+FACTORS = {"forward": ("x", "w"), "input-grad": ("dz", "wt"), "weight-grad": ("xt", "dz")}
+"""What is multiplied, "t" marking the transposed one."""
+
+
+def _factors(pass_: str, arrays: dict) -> list:
+    return [arrays[name[0]].T if name.endswith("t") else arrays[name] for name in FACTORS[pass_]]
+
+
+def _inputs(rows: int, inner: int, outer: int) -> Inputs:
+    draw = np.random.default_rng(0)
+    shapes = {"x": (rows, inner), "w": (inner, outer), "dz": (rows, outer)}
+    arrays = {name: draw.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    return arrays | {"dw": np.zeros((inner, outer), np.float32)}
+
+
+def _expected(pass_: str, inputs: Inputs) -> Results:
+    a, b = _factors(pass_, {name: array.astype(np.float64) for name, array in inputs.items()})
+    return {"product": a @ b}
+
+
+def _noeira(pass_: str, inputs: Inputs, setup: Setup) -> Job:
+    device, program = setup.noeira_device, pass_.replace("-", "_")
+    bound = PROGRAMS.bind(program, inputs, device)
+    empty = PROGRAMS.bind(program, _inputs(1, 1, 1), device)
+
+    def result() -> Results:
+        outputs = bound.outputs()
+        return {"product": outputs[0] if outputs else bound.array("dw")}
+
+    return Job(bound.run, result, empty=empty.run)
+
+
+def _numpy(pass_: str, inputs: Inputs, setup: Setup) -> Job:
+    """Without the addition of a weight gradient, which NumPy would need a second pass for."""
+    setup.require_cpu("NumPy")
+    a, b = _factors(pass_, inputs)
+    out = np.zeros((a.shape[0], b.shape[1]), np.float32)
+
+    def run() -> None:
+        np.matmul(a, b, out=out)
+
+    def result() -> Results:
+        run()
+        return {"product": out.copy()}
+
+    return Job(run, result)
+
+
+def _torch(pass_: str, inputs: Inputs, setup: Setup) -> Job:
+    import torch
+
+    tensors = {name: torch.from_numpy(array.copy()).to(setup.device) for name, array in inputs.items()}
+    a, b = _factors(pass_, tensors)
+    out = torch.zeros(a.shape[0], b.shape[1], device=setup.device)
+    multiply = out.addmm_ if pass_ == "weight-grad" else functools.partial(torch.mm, out=out)
+
+    def run() -> None:
+        multiply(a, b)
+        if setup.device != "cpu":
+            torch.cuda.synchronize()
+
+    def result() -> Results:
+        run()
+        return {"product": out.cpu().numpy().copy()}
+
+    return Job(run, result)
+
+
+def _jax(pass_: str, inputs: Inputs, setup: Setup) -> Job:
+    setup.require_cpu("JAX")
+    import jax
+
+    a, b = (jax.device_put(np.ascontiguousarray(factor)) for factor in _factors(pass_, inputs))
+    multiply = jax.jit(lambda a, b: a @ b)
+    return Job(lambda: multiply(a, b).block_until_ready(), lambda: {"product": np.array(multiply(a, b))})
+
+
+def _case(layer: str, pass_: str) -> Case:
+    rows, inner, outer = LAYERS[layer]
+    elements = rows * inner + inner * outer + rows * outer + (inner * outer if pass_ == "weight-grad" else 0)
+    builders = {"noeira": _noeira, "torch": _torch, "numpy": _numpy, "jax": _jax}
+    return Case(
+        name=f"gemm-{layer}-{pass_}",
+        family="gemm",
+        inputs=functools.partial(_inputs, rows, inner, outer),
+        builders={name: functools.partial(builder, pass_) for name, builder in builders.items()},
+        expected=functools.partial(_expected, pass_),
+        work=Work(2 * rows * inner * outer, 4 * elements),
+        quick=layer in QUICK,
+    )
+
+
+def cases() -> list[Case]:
+    """Every layer in its three passes."""
+    return [_case(layer, pass_) for layer in LAYERS for pass_ in FACTORS]

@@ -1,0 +1,3 @@
+"""One trivial custom op with a kernel for every target: shows that cross-compilation itself works."""
+
+from .scale import Scale

@@ -1,0 +1,137 @@
+"""Running cases: build, compare, and only then time."""
+
+from __future__ import annotations
+
+import statistics
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.case import Case, Job, Results, Setup, Unsupported, Work
+from bench.equality import Different, compare
+from bench.machine import CpuUse, Peaks
+from bench.systems import OURS
+from bench.timing import Measurement, Plan, Ratio, Summary, Timed, measure
+
+EMPTY = f"{OURS} (empty call)"
+
+
+@dataclass
+class CaseResult:
+    """What became of one case."""
+
+    name: str
+    family: str
+    work: Work
+    floor: float | None = None
+    """Seconds no implementation can beat on these cores."""
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds a call, of every system in the order taken, two a round."""
+    overhead: float | None = None
+    """Median seconds of noeira's call with nothing to compute."""
+    agreement: dict[str, float] = field(default_factory=dict)
+    """Largest difference from the expected results, as a share of the tolerance."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Systems that did not take part, and why."""
+    notes: dict[str, dict[str, float | str]] = field(default_factory=dict)
+    others_cpu: float | None = None
+    """Share of the machine other processes took during the timing."""
+    waited: float = 0.0
+    """Share of the timed seconds in which threads stood waiting for a core."""
+    dropped: int = 0
+    """Rounds that were taken and replaced because others disturbed them."""
+    error: str = ""
+    """Why the case has no figures; empty if it has."""
+
+    @property
+    def summaries(self) -> dict[str, Summary]:
+        """Median and percentiles of each system."""
+        return {name: Summary.of(values) for name, values in self.samples.items()}
+
+    @property
+    def ratios(self) -> dict[str, Ratio]:
+        """Time of noeira over time of each other system."""
+        if OURS not in self.samples:
+            return {}
+        ours = self.samples[OURS]
+        return {name: Ratio.of(ours, theirs) for name, theirs in self.samples.items() if name != OURS}
+
+    @property
+    def net(self) -> float | None:
+        """Noeira's median without the cost of the call."""
+        if self.overhead is None or OURS not in self.samples:
+            return None
+        return max(self.summaries[OURS].median - self.overhead, 0.0)
+
+    @property
+    def best_other(self) -> float | None:
+        """The fastest other system's median."""
+        return min((summary.median for name, summary in self.summaries.items() if name != OURS), default=None)
+
+
+def run_case(
+    case: Case,
+    systems: Sequence[str],
+    setup: Setup,
+    plan: Plan,
+    peaks: Peaks | None,
+    *,
+    timer: Callable[[Mapping[str, Timed], Plan], Measurement] = measure,
+) -> CaseResult:
+    """Run one case on `systems` (noeira among them)."""
+    outcome = CaseResult(case.name, case.family, case.work, None if peaks is None else peaks.floor(case.work))
+    try:
+        inputs = case.inputs()
+        jobs = _build(case, systems, inputs, setup, outcome)
+        if OURS not in jobs:
+            outcome.error = outcome.absent.get(OURS, f"no builder for {OURS}")
+            return outcome
+        _check(case, jobs, None if case.expected is None else case.expected(inputs), outcome)
+    except Different as error:
+        outcome.error = f"not timed, results differ: {error}"
+        return outcome
+    except Exception as error:  # one broken case must not take the others' figures with it
+        traceback.print_exc()
+        outcome.error = f"{type(error).__name__}: {error}".splitlines()[0]
+        return outcome
+    timed = {name: Timed(job.run, job.measure) for name, job in jobs.items()}
+    empty = jobs[OURS].empty
+    if empty is not None:
+        timed[EMPTY] = Timed(empty)
+    start = CpuUse.now()
+    measured = timer(timed, plan)
+    outcome.others_cpu = CpuUse.now().others_since(start)
+    outcome.waited, outcome.dropped = measured.waited, measured.dropped
+    samples = dict(measured.samples)
+    if empty is not None:
+        outcome.overhead = statistics.median(samples.pop(EMPTY))
+    outcome.samples = samples
+    outcome.notes = {name: notes for name, job in jobs.items() if (notes := job.notes())}
+    return outcome
+
+
+def _build(
+    case: Case, systems: Sequence[str], inputs: Results, setup: Setup, outcome: CaseResult
+) -> dict[str, Job]:
+    jobs: dict[str, Job] = {}
+    for name in systems:
+        if name in case.builders:
+            try:
+                jobs[name] = case.builders[name](inputs, setup)
+            except Unsupported as error:
+                outcome.absent[name] = str(error)
+            except ValueError as error:  # noeira's DeviceError
+                if name != OURS or setup.device == "cpu":
+                    raise
+                outcome.absent[name] = str(error)
+    return jobs
+
+
+def _check(case: Case, jobs: Mapping[str, Job], expected: Results | None, outcome: CaseResult) -> None:
+    names = sorted(jobs, key=lambda name: name == OURS)
+    for name in names:
+        got = jobs[name].result()
+        if expected is None:
+            expected = got  # the first other system sets the standard
+            continue
+        outcome.agreement[name] = compare(name, got, expected, case.tolerance)

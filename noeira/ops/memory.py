@@ -1,0 +1,55 @@
+"""Writing memory that outlives a step: gradients, running statistics."""
+
+from __future__ import annotations
+
+from noeira.ops.dispatch import Array, ShapeError, emit, op
+from noeira.ops.elementwise import add
+
+
+@op
+def assign(memory: Array, value: Array) -> None:
+    """Overwrite `memory` with `value`, in place.
+
+    Raises:
+        ShapeError: The shapes differ; nothing is broadcast.
+    """
+    _check(memory, value)
+    memory[...] = value
+
+
+@assign.staged
+def _(memory: Array, value: Array) -> None:
+    _check(memory, value)
+    emit("store", [memory, value], [])
+
+
+@op
+def accumulate(memory: Array, value: Array) -> None:
+    """Add `value` to `memory`, in place.
+
+    Raises:
+        ShapeError: The shapes differ; nothing is broadcast.
+    """
+    _check(memory, value)
+    memory[...] += value
+
+
+@accumulate.staged
+def _(memory: Array, value: Array) -> None:
+    assign(memory, add(load(memory), value))
+
+
+@op
+def load(memory: Array) -> Array:
+    """The current contents, as a value that later writes do not change."""
+    return memory.copy()
+
+
+@load.staged
+def _(memory: Array) -> Array:
+    return emit("load", [memory], [memory.spec])[0]
+
+
+def _check(memory: Array, value: Array) -> None:
+    if tuple(memory.shape) != tuple(value.shape):
+        raise ShapeError(f"expected a value of shape {list(memory.shape)} to write, got {list(value.shape)}")
