@@ -1,4 +1,4 @@
-"""Activation functions and their derivatives on SIMD vectors, float32 and float64.
+"""Activation functions and their derivatives: float32, float64, and bfloat16 computed in float32.
 
     code  0 identity  1 relu  2 tanh  3 sigmoid  4 silu  5 mish  6 gelu (erf)  7 gelu_tanh
 
@@ -125,14 +125,17 @@ def tanh[dtype: DType, width: SIMDLength](x: SIMD[dtype, width]) -> SIMD[dtype, 
     e = exp(-2|x|), which is closer to the rounded value."""
     comptime V = SIMD[dtype, width]
     comptime if dtype == DType.float32:
-        comptime c: Array[Float64, 6] = [
-            -0.33333333186, 0.133333056691, -0.0539597637959, 0.0217730549832, -0.00835759966955, 0.00230834199187,
+        comptime c: Array[Float64, 8] = [
+            -0.333333331567, 0.133333106555, -0.0539634147544, 0.0218295488431, -0.00869784759281,
+            0.00320680338685, -0.000923500846348, 0.000142793187996,
         ]
         var s = x * x
         var near = (x * s).fma(_horner(s, materialize[c]()), x)
-        var e = expm1_nonpositive(-2 * abs(x)) + 1
+        var parts = _expm1_parts(_clamp(-2 * abs(x), -45.0, 0.0))
+        var scale = _pow2[dtype, width](parts[0])
+        var e = parts[1].fma(scale, scale)
         var far = 1 - 2 * e / (1 + e)
-        return abs(x).lt(0.62).select(near, x.lt(0).select(-far, far))
+        return abs(x).lt(1).select(near, x.lt(0).select(-far, far))
     else:
         var t = expm1_nonpositive(-2 * abs(x))
         var y = t / (t + 2)
@@ -278,21 +281,82 @@ def lanes_below[dtype: DType, width: SIMDLength](n: Int) -> SIMD[DType.bool, wid
     return iota[int, width]().lt(SIMD[int, width](n))
 
 
+comptime COMPUTE[storage: DType] = DType.float32 if storage == DType.bfloat16 else storage
+"""The dtype to compute in for elements kept as `storage`."""
+
+
+@always_inline
+def load[
+    storage: DType, width: SIMDLength, masked: Bool
+](p: Ptr[storage], mask: SIMD[DType.bool, width]) -> SIMD[COMPUTE[storage], width]:
+    """Load a vector, or its masked lanes and zeros, in the dtype to compute in."""
+    comptime if storage == DType.bfloat16:
+        # The upper half of a float32 is the bfloat16 of the same value.
+        comptime U16 = SIMD[DType.uint16, width]
+        var bits = rebind[Ptr[DType.uint16]](p.unsafe_bitcast[Scalar[DType.uint16]]())
+        var half: U16
+        comptime if masked:
+            half = masked_load[width](bits, mask, U16(0))
+        else:
+            half = bits.unsafe_load[width=width]()
+        return bitcast[COMPUTE[storage], width](half.cast[DType.uint32]() << 16)
+    elif masked:
+        return rebind[SIMD[COMPUTE[storage], width]](masked_load[width](p, mask, SIMD[storage, width](0)))
+    else:
+        return rebind[SIMD[COMPUTE[storage], width]](p.unsafe_load[width=width]())
+
+
+@always_inline
+def store[
+    storage: DType, width: SIMDLength, masked: Bool
+](value: SIMD[COMPUTE[storage], width], p: Ptr[storage], mask: SIMD[DType.bool, width]):
+    """Round a vector to `storage` and store it, or its masked lanes."""
+    comptime if storage == DType.bfloat16:
+        var half = bitcast[DType.uint16, width](value.cast[DType.bfloat16]())
+        var bits = rebind[Ptr[DType.uint16]](p.unsafe_bitcast[Scalar[DType.uint16]]())
+        comptime if masked:
+            masked_store(half, bits, mask)
+        else:
+            bits.unsafe_store(half)
+    else:
+        var same = rebind[SIMD[storage, width]](value)
+        comptime if masked:
+            masked_store(same, p, mask)
+        else:
+            p.unsafe_store(same)
+
+
+@always_inline
+def _activate_vector[
+    dtype: DType, width: SIMDLength, code: Int, masked: Bool
+](src: Ptr[dtype], dst: Ptr[dtype], mask: SIMD[DType.bool, width]):
+    var x = load[dtype, width, masked](src, mask)
+    store[dtype, width, masked](activate[code=code](x), dst, mask)
+
+
 def _activate_rows[
     dtype: DType, code: Int
 ](src: Ptr[dtype], src_stride: Int, dst: Ptr[dtype], dst_stride: Int, rows: Int, cols: Int):
-    comptime W = simd_width_of[dtype]()
+    comptime W = simd_width_of[COMPUTE[dtype]]()
     var tail = cols % W
-    var mask = lanes_below[dtype, W](tail)
+    var mask = lanes_below[COMPUTE[dtype], W](tail)
     for i in range(rows):
         var s = src.unsafe_offset(i * src_stride)
         var d = dst.unsafe_offset(i * dst_stride)
         for j in range(0, cols - tail, W):
-            d.unsafe_offset(j).unsafe_store(activate[code=code](s.unsafe_offset(j).unsafe_load[width=W]()))
+            _activate_vector[dtype, W, code, False](s.unsafe_offset(j), d.unsafe_offset(j), mask)
         if tail > 0:
             var j = cols - tail
-            var x = masked_load[W](s.unsafe_offset(j), mask, SIMD[dtype, W](0))
-            masked_store(activate[code=code](x), d.unsafe_offset(j), mask)
+            _activate_vector[dtype, W, code, True](s.unsafe_offset(j), d.unsafe_offset(j), mask)
+
+
+@always_inline
+def _activation_grad_vector[
+    dtype: DType, width: SIMDLength, code: Int, masked: Bool
+](grad: Ptr[dtype], saved: Ptr[dtype], dst: Ptr[dtype], mask: SIMD[DType.bool, width]):
+    var dy = load[dtype, width, masked](grad, mask)
+    var slope = activation_derivative[code=code](load[dtype, width, masked](saved, mask))
+    store[dtype, width, masked](dy * slope, dst, mask)
 
 
 def _activation_grad_rows[
@@ -301,21 +365,22 @@ def _activation_grad_rows[
     grad: Ptr[dtype], grad_stride: Int, saved: Ptr[dtype], saved_stride: Int, dst: Ptr[dtype], dst_stride: Int,
     rows: Int, cols: Int,
 ):
-    comptime W = simd_width_of[dtype]()
+    comptime W = simd_width_of[COMPUTE[dtype]]()
     var tail = cols % W
-    var mask = lanes_below[dtype, W](tail)
+    var mask = lanes_below[COMPUTE[dtype], W](tail)
     for i in range(rows):
         var g = grad.unsafe_offset(i * grad_stride)
         var s = saved.unsafe_offset(i * saved_stride)
         var d = dst.unsafe_offset(i * dst_stride)
         for j in range(0, cols - tail, W):
-            var slope = activation_derivative[code=code](s.unsafe_offset(j).unsafe_load[width=W]())
-            d.unsafe_offset(j).unsafe_store(g.unsafe_offset(j).unsafe_load[width=W]() * slope)
+            _activation_grad_vector[dtype, W, code, False](
+                g.unsafe_offset(j), s.unsafe_offset(j), d.unsafe_offset(j), mask
+            )
         if tail > 0:
             var j = cols - tail
-            var x = masked_load[W](s.unsafe_offset(j), mask, SIMD[dtype, W](0))
-            var dy = masked_load[W](g.unsafe_offset(j), mask, SIMD[dtype, W](0))
-            masked_store(dy * activation_derivative[code=code](x), d.unsafe_offset(j), mask)
+            _activation_grad_vector[dtype, W, code, True](
+                g.unsafe_offset(j), s.unsafe_offset(j), d.unsafe_offset(j), mask
+            )
 
 
 @no_inline

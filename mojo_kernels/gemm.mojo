@@ -8,8 +8,8 @@ Loops, from the outside: column blocks of NC, depth blocks of KC, row blocks of 
 MR rows, and the register tile over KC. A panel of B (KC x NR) stays in the first-level cache while the block of A
 (MC x KC) streams from the second. A block that would be used too few times to pay for its packing is read in place.
 
-Threads divide the output only. Every element is one chain of multiply-adds over ascending k, so the result does not
-depend on their number.
+Threads divide the output only, and every element is summed over the same blocks of k in the same order wherever it
+lies, so the result does not depend on their number.
 """
 
 from std.math import ceildiv
@@ -18,14 +18,12 @@ from std.sys import prefetch
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import PrefetchOptions
 
-from .activation import IDENTITY, Ptr, activate_rows
-from .gemm_kernel import MR, NR, edge_tile, full_tile
-from .gemm_vector import dot_products, fill_zero, row_strips
+from .activation import IDENTITY, Ptr, activate_rows, activation_grad_rows
+from .gemm_kernel import KC, MR, NR, edge_tile, full_tile
 from .gemm_pack import copy_rows, copy_transposed
+from .gemm_vector import dot_products, fill_zero, row_strips
 from .threads import parallel_for, worthwhile_parts
 
-comptime KC = 384
-"""Depth of a block."""
 comptime MC = 16 * MR
 """Rows of a packed block of A."""
 comptime NC = 1024
@@ -62,7 +60,9 @@ struct Gemm[dtype: DType](ImplicitlyCopyable):
     """From one element of the bias to the next: 1, or 0 for the same value in every column."""
     var activation: Int
     var activated: Ptr[Self.dtype]
-    """Where act(c) goes, with the stride of c; may be c."""
+    """Where act(c) goes, with the stride of c; may be c. With `derivative`, where act' is to be taken instead."""
+    var derivative: Bool
+    """Multiply c by act'(activated), the last step of a backward pass, rather than store act(c)."""
 
 
 @fieldwise_init
@@ -95,6 +95,19 @@ def run_tile[
             full_tile[dtype, False, pairs](c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
         else:
             edge_tile[dtype, False, pairs](rows, cols, c, c_stride, init, init_stride, a, a_stride, b, b_stride, depth)
+
+
+@always_inline
+def _finish[dtype: DType](g: Gemm[dtype], offset: Int, rows: Int, cols: Int):
+    """The activation, or its derivative, on a part of c that is complete."""
+    var c = g.c.unsafe_offset(offset)
+    var other = g.activated.unsafe_offset(offset)
+    if g.activation == IDENTITY:
+        return
+    if g.derivative:
+        activation_grad_rows(g.activation, c, g.c_stride, other, g.c_stride, c, g.c_stride, rows, cols)
+    else:
+        activate_rows(g.activation, c, g.c_stride, other, g.c_stride, rows, cols)
 
 
 @no_inline
@@ -190,7 +203,6 @@ def _run_panel[
 ):
     """One panel of B against all panels of a block of A."""
     var fresh = k == 0 and not g.accumulate
-    var finish = k + depth == g.depth and g.activation != IDENTITY
     for i in range(0, rows, MR):
         var height = min(MR, rows - i)
         var offset = (m + i) * g.c_stride + n
@@ -204,8 +216,8 @@ def _run_panel[
             height, cols, c, g.c_stride, init, 0 if fresh else g.c_stride,
             a.start.unsafe_offset(i // MR * a.step), a.stride, a.by_columns, b, b_stride, depth,
         )
-        if finish:
-            activate_rows(g.activation, c, g.c_stride, g.activated.unsafe_offset(offset), g.c_stride, height, cols)
+        if k + depth == g.depth:
+            _finish(g, offset, height, cols)
 
 
 @no_inline
@@ -228,8 +240,8 @@ def _row_part[dtype: DType](g: Gemm[dtype], n0: Int, n1: Int) -> Int:
         dot_products(c, init, step, g.a, g.b.unsafe_offset(n0 * g.b_col), g.b_col, g.depth, done)
     else:
         done = row_strips(c, init, g.a, g.a_col, g.b.unsafe_offset(n0), g.b_row, g.depth, done)
-    if done > 0 and g.activation != IDENTITY:
-        activate_rows(g.activation, c, 0, g.activated.unsafe_offset(n0), 0, 1, done)
+    if done > 0:
+        _finish(g, n0, 1, done)
     return n0 + done
 
 
@@ -291,7 +303,7 @@ def _column_as_row[dtype: DType](g: Gemm[dtype]) -> Gemm[dtype]:
     """The transposed problem of one with a single column: c^T = B^T A^T has a single row."""
     return Gemm(
         g.c, g.rows, g.b, g.b_col, g.b_row, g.a, g.a_col, g.a_row, 1, g.rows, g.depth, g.accumulate, g.has_bias, g.bias,
-        0, g.activation, g.activated,
+        0, g.activation, g.activated, g.derivative,
     )
 
 
@@ -314,5 +326,34 @@ def gemm[dtype: DType](problem: Gemm[dtype], threads: Int = 0):
         var m0, m1, n0, n1 = grid.part(i)
         if m0 < m1 and n0 < n1:
             _run_part(g, m0, m1, n0, n1)
+
+    parallel_for(part, parts)
+
+
+@no_inline
+def gemm_batched[
+    dtype: DType
+](first: Gemm[dtype], batch: Int, c_step: Int, a_step: Int, b_step: Int, threads: Int = 0):
+    """`batch` products of one shape, each a fixed number of elements after the previous one in c (and `activated`), a
+    and b; a step of 0 repeats a or b. Threads divide the batch where it is long enough, otherwise each product."""
+
+    def run(i: Int, threads: Int) {imm}:
+        var g = first
+        g.c = g.c.unsafe_offset(i * c_step)
+        g.activated = g.activated.unsafe_offset(i * c_step)
+        g.a = g.a.unsafe_offset(i * a_step)
+        g.b = g.b.unsafe_offset(i * b_step)
+        gemm(g, threads)
+
+    var work = 2 * batch * first.rows * first.cols * first.depth
+    var parts = threads if threads > 0 else worthwhile_parts(work)
+    if batch < 2 * parts and parts > 1:
+        for i in range(batch):
+            run(i, threads)
+        return
+
+    def part(p: Int) {imm}:
+        for i in range(p * batch // parts, (p + 1) * batch // parts):
+            run(i, 1)
 
     parallel_for(part, parts)

@@ -4,9 +4,9 @@ A tile keeps rows x (vectors * W) sums in registers and walks k once:
 
     c[i, j] = init[i, j] + sum_k a[i, k] b[k, j]
 
-`init` is where the sums start: a row of zeros or the bias (stride 0), or c itself to accumulate. Each sum is one chain
-of fused multiply-adds over k in ascending order whatever the tile's shape, so neither blocking, edges nor the number of
-threads can change a bit of the result.
+`init` is a row of zeros or the bias (stride 0), or c itself to accumulate. Each sum is one chain of fused multiply-adds
+over at most KC values of k in ascending order, whatever the tile's shape, and is then added to init: neither edges nor
+the number of threads can change a bit of the result, and the rounding error of a deep product stays that of short sums.
 
 A is read in place by broadcasts (`packed` False: a[i, k] at i * a_stride + k; True: at k * a_stride + i, which is both a
 packed panel and the transpose of a row-major matrix); b is a panel whose row k starts at k * b_stride. Only the last
@@ -30,6 +30,8 @@ comptime MR = 12 if MANY_REGISTERS else 6
 """Rows of the full register tile."""
 comptime VECTORS = 2
 """Vectors in a row of the full register tile."""
+comptime KC = 384
+"""Depth of a block: a panel of B stays in the first two cache levels, and C is passed over once for this many k."""
 
 
 comptime NR[dtype: DType] = VECTORS * simd_width_of[dtype]()
@@ -66,15 +68,6 @@ def tile[
     comptime W = simd_width_of[dtype]()
     comptime V = SIMD[dtype, W]
     var sums = Array[V, rows * vectors](fill=V(0))
-    var whole = last == W
-    var mask = lanes_below[dtype, W](last)
-    comptime for i in range(rows):
-        comptime for j in range(vectors):
-            var p = init.unsafe_offset(i * init_stride + j * W)
-            comptime if j == vectors - 1:
-                sums[i * vectors + j] = p.unsafe_load[width=W]() if whole else masked_load[W](p, mask, V(0))
-            else:
-                sums[i * vectors + j] = p.unsafe_load[width=W]()
     var ak = a
     var bk = b
     for _ in range(depth):
@@ -87,16 +80,20 @@ def tile[
                 sums[i * vectors + j] = _multiply_add[pairs=pairs](x, row[j], sums[i * vectors + j])
         ak = ak.unsafe_offset(a_stride if packed else 1)
         bk = bk.unsafe_offset(b_stride)
+    var whole = last == W
+    var mask = lanes_below[dtype, W](last)
     comptime for i in range(rows):
         comptime for j in range(vectors):
             var p = c.unsafe_offset(i * c_stride + j * W)
-            comptime if j == vectors - 1:
-                if whole:
-                    p.unsafe_store(sums[i * vectors + j])
-                else:
-                    masked_store(sums[i * vectors + j], p, mask)
+            var q = init.unsafe_offset(i * init_stride + j * W)
+            var sum = sums[i * vectors + j]
+            comptime if j < vectors - 1:
+                p.unsafe_store(q.unsafe_load[width=W]() + sum)
             else:
-                p.unsafe_store(sums[i * vectors + j])
+                if whole:
+                    p.unsafe_store(q.unsafe_load[width=W]() + sum)
+                else:
+                    masked_store(masked_load[W](q, mask, V(0)) + sum, p, mask)
 
 
 @no_inline

@@ -9,7 +9,7 @@ from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load
 
 from .activation import Ptr, lanes_below
-from .gemm_kernel import tile
+from .gemm_kernel import KC, tile
 
 comptime STRIP = 8
 """Vectors of c in registers."""
@@ -34,10 +34,13 @@ def row_strips[
     comptime W = simd_width_of[dtype]()
     comptime N = STRIP * W
     var whole = cols // N * N
-    for j in range(0, whole, N):
-        tile[dtype, 1, STRIP, True](
-            c.unsafe_offset(j), 0, init.unsafe_offset(j), 0, x, x_stride, b.unsafe_offset(j), b_row, depth, W
-        )
+    for k in range(0, max(depth, 1), KC):
+        var start = init if k == 0 else c
+        for j in range(0, whole, N):
+            tile[dtype, 1, STRIP, True](
+                c.unsafe_offset(j), 0, start.unsafe_offset(j), 0, x.unsafe_offset(k * x_stride), x_stride,
+                b.unsafe_offset(k * b_row + j), b_row, min(KC, depth - k), W,
+            )
     return whole
 
 

@@ -3,7 +3,8 @@
     y = act(x W + b)        x [..., K], W [K, N], b [N]
     dx = dz W^T             dW += x^T dz        db += sum of dz over rows
 
-Thin wrappers: they collapse leading dimensions and hand pointers and run-time sizes to `gemm`. float32 and float64.
+Thin wrappers: they collapse leading dimensions and hand pointers and run-time sizes to `gemm`.
+float32 and float64; or activations and weights in bfloat16 with gradients of parameters in float32.
 """
 
 import extensibility
@@ -15,6 +16,7 @@ from std.math import ceildiv
 
 from .activation import IDENTITY, Ptr, activate_rows, activation_grad_rows
 from .gemm import Gemm, gemm
+from .gemm_bf16 import GemmBF16, gemm_bf16
 from .gemm_reduce import add_column_sums
 from .threads import parallel_for, worthwhile_parts
 
@@ -37,39 +39,76 @@ def linear[
     y: Ptr[dtype], z: Ptr[dtype], x: Ptr[dtype], weight: Ptr[dtype], has_bias: Bool, bias: Ptr[dtype], rows: Int,
     in_features: Int, out_features: Int, activation: Int,
 ):
-    """`z = x W + b and y = act(z)`, row-major; z may be y."""
-    gemm(
-        Gemm(
-            z, out_features, x, in_features, 1, weight, out_features, 1, rows, out_features, in_features, False,
-            has_bias, bias, 1, activation, y,
+    """`z = x W + b` and `y = act(z)`, row-major; z may be y."""
+    comptime if dtype == DType.bfloat16:
+        comptime P = Ptr[DType.bfloat16]
+        gemm_bf16(
+            GemmBF16(
+                False, rebind[Ptr[DType.float32]](y.unsafe_bitcast[Float32]()), rebind[P](y), y != z, rebind[P](z), out_features, rebind[P](x), in_features, 1,
+                rebind[P](weight), out_features, 1, rows, out_features, in_features, has_bias, rebind[P](bias),
+                activation,
+            )
         )
-    )
+    else:
+        gemm(
+            Gemm(
+                z, out_features, x, in_features, 1, weight, out_features, 1, rows, out_features, in_features, False,
+                has_bias, bias, 1, activation, y, False,
+            )
+        )
 
 
 @no_inline
 def linear_input_grad[
     dtype: DType
-](dx: Ptr[dtype], dz: Ptr[dtype], weight: Ptr[dtype], rows: Int, in_features: Int, out_features: Int):
-    """`dx = dz W^T`."""
-    gemm(
-        Gemm(
-            dx, in_features, dz, out_features, 1, weight, 1, out_features, rows, in_features, out_features, False,
-            False, dx, 1, IDENTITY, dx,
+](
+    dx: Ptr[dtype], dz: Ptr[dtype], weight: Ptr[dtype], saved: Ptr[dtype], rows: Int, in_features: Int,
+    out_features: Int, activation: Int,
+):
+    """`dx = (dz W^T) act'(saved)`, where saved has the shape of dx and is unused for the identity."""
+    comptime if dtype == DType.bfloat16:
+        comptime P = Ptr[DType.bfloat16]
+        var out_ = rebind[P](dx)
+        gemm_bf16(
+            GemmBF16(
+                False, rebind[Ptr[DType.float32]](dx.unsafe_bitcast[Float32]()), out_, False, out_, in_features, rebind[P](dz), out_features, 1,
+                rebind[P](weight), 1, out_features, rows, in_features, out_features, False, out_, IDENTITY,
+            )
         )
-    )
+        if activation != IDENTITY:
+            _activation_grad(activation, dx, saved, dx, rows * in_features)
+    else:
+        gemm(
+            Gemm(
+                dx, in_features, dz, out_features, 1, weight, 1, out_features, rows, in_features, out_features, False,
+                False, dx, 1, activation, saved, True,
+            )
+        )
 
 
 @no_inline
 def linear_weight_grad[
-    dtype: DType
-](dweight: Ptr[dtype], x: Ptr[dtype], dz: Ptr[dtype], rows: Int, in_features: Int, out_features: Int):
-    """`dW += x^T dz`."""
-    gemm(
-        Gemm(
-            dweight, out_features, x, 1, in_features, dz, out_features, 1, in_features, out_features, rows, True,
-            False, dweight, 1, IDENTITY, dweight,
+    dtype: DType, source: DType
+](dweight: Ptr[dtype], x: Ptr[source], dz: Ptr[source], rows: Int, in_features: Int, out_features: Int):
+    """`dW += x^T dz`, in float32 where x and dz are bfloat16."""
+    comptime if source == DType.bfloat16:
+        comptime P = Ptr[DType.bfloat16]
+        comptime assert dtype == DType.float32, "the gradient of a bfloat16 linear layer is kept in float32"
+        var a = rebind[P](x)
+        gemm_bf16(
+            GemmBF16(
+                True, rebind[Ptr[DType.float32]](dweight), a, False, a, out_features, a, 1, in_features,
+                rebind[P](dz), out_features, 1, in_features, out_features, rows, False, a, IDENTITY,
+            )
         )
-    )
+    else:
+        comptime assert dtype == source, "the gradient has the dtype of the layer"
+        gemm(
+            Gemm(
+                dweight, out_features, rebind[Ptr[dtype]](x), 1, in_features, rebind[Ptr[dtype]](dz), out_features, 1,
+                in_features, out_features, rows, True, False, dweight, 1, IDENTITY, dweight, False,
+            )
+        )
 
 
 comptime ELEMENTWISE_FLOPS = 16
@@ -207,13 +246,37 @@ struct LinearInputGrad:
         var n = weight.dim_size(1)
         linear_input_grad(
             rebind[P](dx.unsafe_ptr()), rebind[P](dz.unsafe_ptr()), rebind[P](weight.unsafe_ptr()),
-            _rows(dx.size(), k), k, n,
+            rebind[P](dx.unsafe_ptr()), _rows(dx.size(), k), k, n, IDENTITY,
+        )
+
+
+@extensibility.register("noeira.linear_input_grad_act")
+struct LinearInputGradAct:
+    """`dx[..., K] = (dz[..., N] weight[K, N]^T) act'(saved[..., K])`, the activation being that of the layer below."""
+
+    @staticmethod
+    def execute[
+        target: StaticString, activation: Int
+    ](
+        dx: OutputTensor,
+        dz: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
+        weight: InputTensor[dtype=dx.dtype, rank=2, ...],
+        saved: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
+        ctx: DeviceContext,
+    ) raises:
+        _cpu_only[target]()
+        comptime P = Ptr[dx.dtype]
+        var k = weight.dim_size(0)
+        var n = weight.dim_size(1)
+        linear_input_grad(
+            rebind[P](dx.unsafe_ptr()), rebind[P](dz.unsafe_ptr()), rebind[P](weight.unsafe_ptr()),
+            rebind[P](saved.unsafe_ptr()), _rows(dx.size(), k), k, n, activation,
         )
 
 
 @extensibility.register("noeira.linear_param_grad")
 struct LinearParamGrad:
-    """`dweight[K, N] += x[..., K]^T dz[..., N] and dbias[N] += the sum of dz` over its rows, in place; no output."""
+    """`dweight[K, N] += x[..., K]^T dz[..., N]` and `dbias[N] +=` the sum of dz over its rows, in place; no output."""
 
     @staticmethod
     def execute[
@@ -221,17 +284,18 @@ struct LinearParamGrad:
     ](
         dweight: MutableInputTensor[rank=2, ...],
         dbias: MutableInputTensor[dtype=dweight.dtype, rank=1, ...],
-        x: InputTensor[dtype=dweight.dtype, ...],
-        dz: InputTensor[dtype=dweight.dtype, rank=x.rank, ...],
+        x: InputTensor,
+        dz: InputTensor[dtype=x.dtype, rank=x.rank, ...],
         ctx: DeviceContext,
     ) raises:
         _cpu_only[target]()
         comptime P = Ptr[dweight.dtype]
+        comptime S = Ptr[x.dtype]
         var k = dweight.dim_size(0)
         var n = dweight.dim_size(1)
-        var grad = rebind[P](dz.unsafe_ptr())
+        var grad = rebind[S](dz.unsafe_ptr())
         var rows = _rows(dz.size(), n)
-        linear_weight_grad(rebind[P](dweight.unsafe_ptr()), rebind[P](x.unsafe_ptr()), grad, rows, k, n)
+        linear_weight_grad(rebind[P](dweight.unsafe_ptr()), rebind[S](x.unsafe_ptr()), grad, rows, k, n)
         add_column_sums(rebind[P](dbias.unsafe_ptr()), grad, n, rows, n)
 
 
@@ -244,16 +308,17 @@ struct LinearWeightGrad:
         target: StaticString
     ](
         dweight: MutableInputTensor[rank=2, ...],
-        x: InputTensor[dtype=dweight.dtype, ...],
-        dz: InputTensor[dtype=dweight.dtype, rank=x.rank, ...],
+        x: InputTensor,
+        dz: InputTensor[dtype=x.dtype, rank=x.rank, ...],
         ctx: DeviceContext,
     ) raises:
         _cpu_only[target]()
         comptime P = Ptr[dweight.dtype]
+        comptime S = Ptr[x.dtype]
         var k = dweight.dim_size(0)
         var n = dweight.dim_size(1)
         linear_weight_grad(
-            rebind[P](dweight.unsafe_ptr()), rebind[P](x.unsafe_ptr()), rebind[P](dz.unsafe_ptr()),
+            rebind[P](dweight.unsafe_ptr()), rebind[S](x.unsafe_ptr()), rebind[S](dz.unsafe_ptr()),
             _rows(dz.size(), n), k, n,
         )
 

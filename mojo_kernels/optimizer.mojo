@@ -97,10 +97,8 @@ def begin(
     var weight = at(accumulated, 0).cast[F64]()
     var mean = 1 / weight if weight > 0 else Float64(0)
     var lr = at(lr_table, max(0, min(t - Int(at(counters, LR_BASE)), lr_count - 1)))
-    var scale = mean
     var limit = at(hyper, CLIP_NORM)
-    if limit > 0 and norm * mean > limit:
-        scale = limit / norm
+    var scale = mean * min(Float64(1), limit / (norm * mean + 1e-6)) if limit > 0 else mean  # PyTorch's 1e-6
     var finite = bad < 0 and isfinite(norm)
     if finite:
         store[1](counters, APPLIED, Int64(t + 1))

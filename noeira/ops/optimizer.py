@@ -39,9 +39,7 @@ def _begin(
     lr = float(lr_table[max(0, min(applied - int(counters[c.LR_BASE]), len(lr_table) - 1))])
     limit = float(hyper[c.CLIP_NORM])
     finite = bool(bad[0] < 0 and math.isfinite(norm[0]))
-    scale = mean
-    if limit > 0 and norm[0] * mean > limit:
-        scale = limit / float(norm[0])
+    scale = mean * min(1.0, limit / (float(norm[0]) * mean + 1e-6)) if limit > 0 else mean  # PyTorch's 1e-6
     if finite:
         counters[c.APPLIED] = applied + 1
     else:

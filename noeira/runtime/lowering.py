@@ -47,13 +47,13 @@ NATIVE: dict[str, Native] = {
 """Ops that MAX has itself and that are right and fast there."""
 
 
-def lower(graphs: Sequence[StagedGraph], device: Device, library: Path) -> tuple[Module, KernelLibrary]:
+def lower(graphs: Sequence[StagedGraph], device: Device, library: Path) -> Module:
     """Build every recording as a top-level graph of one MAX module, so that they compile together."""
     module = Module()
     kernels = KernelLibrary([library])
     for graph in graphs:
         _lower_graph(graph, _device_ref(device), module, kernels)
-    return module, kernels
+    return module
 
 
 def _device_ref(device: Device) -> DeviceRef:

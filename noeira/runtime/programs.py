@@ -128,9 +128,7 @@ def _load(key: str, device: Device) -> dict[str, Model] | None:
 def _compile(graphs: Sequence[StagedGraph], device: Device, library: Path) -> CompiledModel:
     from noeira.runtime.lowering import lower  # imports max.graph, which a stored program never needs
 
-    module, kernels = lower(graphs, device, library)
-    kernels._analysis.seed_kernel_decls(module.mlir_module)
-    return _session(device).compile(module, custom_extensions=[library])
+    return _session(device).compile(lower(graphs, device, library), custom_extensions=[library])
 
 
 def _export(artifact: CompiledModel) -> bytes:
