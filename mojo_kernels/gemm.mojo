@@ -84,6 +84,7 @@ def run_tile[
     rows: Int, cols: Int, c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype],
     a_stride: Int, by_columns: Bool, b: Ptr[dtype], b_stride: Int, depth: Int,
 ):
+    """A tile of any size, from either layout of A."""
     var full = rows == MR and cols == NR[dtype]
     if by_columns:
         if full:

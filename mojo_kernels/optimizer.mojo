@@ -9,7 +9,9 @@ import extensibility
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
-from std.math import expm1, isfinite, log, sqrt
+from std.math import ceildiv, expm1, isfinite, log, sqrt
+from std.memory.alloc import unsafe_alloc
+from std.runtime import parallelism_level
 from std.sys import simd_width_of
 
 from .control import (
@@ -17,6 +19,7 @@ from .control import (
     LOG_SKIPPED, LR_BASE, NESTEROV, SKIPPED, WEIGHT_DECAY,
 )
 from .memory import Ptr, at, load, store
+from .threads import parallel_for
 
 comptime CHUNK = 16384
 comptime F64 = DType.float64
@@ -36,6 +39,35 @@ def sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
         sum += v * v
         i += 1
     return sum
+
+
+def chunked_sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
+    """Sum g_i^2 over fixed chunks, in parallel, added up in order: the same bits for any number of threads."""
+    var chunks = ceildiv(count, CHUNK)
+    var partial = rebind[Ptr[F64]](unsafe_alloc[Float64](max(chunks, 1)))
+
+    def chunk(i: Int) {imm}:
+        var start = i * CHUNK
+        store[1](partial, i, sum_of_squares(g.unsafe_offset(start), min(CHUNK, count - start)))
+
+    in_parts(chunk, chunks)
+    var total = Float64(0)
+    for i in range(chunks):
+        total += at(partial, i)
+    partial.unsafe_free()
+    return total
+
+
+def in_parts[Body: def(Int) -> None](body: Body, count: Int):
+    """Run body(0) ... body(count - 1) on as many threads as there are, each on neighbouring numbers."""
+    var parts = max(1, min(parallelism_level(), count))
+    var step = ceildiv(count, parts)
+
+    def part(p: Int) {imm}:
+        for i in range(p * step, min((p + 1) * step, count)):
+            body(i)
+
+    parallel_for(part, parts)
 
 
 def first_non_finite[dtype: DType](g: Ptr[dtype], count: Int) -> Int:
@@ -61,9 +93,7 @@ struct GradientNorm:
     ) raises:
         var n = grad.dim_size(0)
         var g = grad.unsafe_ptr()
-        var total = Float64(0)
-        for start in range(0, n, CHUNK):
-            total += sum_of_squares(g.unsafe_offset(start), min(CHUNK, n - start))
+        var total = chunked_sum_of_squares(g, n)
         store[1](norm.unsafe_ptr(), 0, sqrt(total))
         store[1](bad.unsafe_ptr(), 0, Int64(-1) if isfinite(total) else Int64(first_non_finite(g, n)))
 
@@ -271,12 +301,19 @@ struct Adam:
                 clear_all(grd.unsafe_ptr(), grd.dim_size(0))
             return
         for s in range(segments.dim_size(0)):
-            adam_run(
-                val.unsafe_ptr(), grd.unsafe_ptr(), m.unsafe_ptr(), v.unsafe_ptr(),
-                Int(at(segments.unsafe_ptr(), 2 * s)), Int(at(segments.unsafe_ptr(), 2 * s + 1)), step, h,
-                step.lr * at(multipliers.unsafe_ptr(), 2 * s),
-                at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1),
-            )
+            var first = Int(at(segments.unsafe_ptr(), 2 * s))
+            var count = Int(at(segments.unsafe_ptr(), 2 * s + 1))
+            var lr = step.lr * at(multipliers.unsafe_ptr(), 2 * s)
+            var decay = at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1)
+            var p = val.unsafe_ptr()
+            var g = grd.unsafe_ptr()
+            var m1 = m.unsafe_ptr()
+            var v1 = v.unsafe_ptr()
+
+            def chunk(i: Int) {imm}:
+                adam_run(p, g, m1, v1, first + i * CHUNK, min(CHUNK, count - i * CHUNK), step, h, lr, decay)
+
+            in_parts(chunk, ceildiv(count, CHUNK))
 
 
 @extensibility.register("noeira.sgd")
@@ -312,9 +349,15 @@ struct SGD:
                 clear_all(grd.unsafe_ptr(), grd.dim_size(0))
             return
         for s in range(segments.dim_size(0)):
-            sgd_run(
-                val.unsafe_ptr(), grd.unsafe_ptr(), m.unsafe_ptr(),
-                Int(at(segments.unsafe_ptr(), 2 * s)), Int(at(segments.unsafe_ptr(), 2 * s + 1)), step, h,
-                step.lr * at(multipliers.unsafe_ptr(), 2 * s),
-                at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1),
-            )
+            var first = Int(at(segments.unsafe_ptr(), 2 * s))
+            var count = Int(at(segments.unsafe_ptr(), 2 * s + 1))
+            var lr = step.lr * at(multipliers.unsafe_ptr(), 2 * s)
+            var decay = at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1)
+            var p = val.unsafe_ptr()
+            var g = grd.unsafe_ptr()
+            var m1 = m.unsafe_ptr()
+
+            def chunk(i: Int) {imm}:
+                sgd_run(p, g, m1, first + i * CHUNK, min(CHUNK, count - i * CHUNK), step, h, lr, decay)
+
+            in_parts(chunk, ceildiv(count, CHUNK))

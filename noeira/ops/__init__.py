@@ -5,10 +5,12 @@ from noeira.ops.batching import advance, gather_rows, shuffle
 from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, Op, ShapeError, is_staged, op
 from noeira.ops.dropout import dropout
-from noeira.ops.elementwise import add, divide, multiply, negative, subtract
-from noeira.ops.linear import linear, linear_input_grad, linear_param_grad, linear_pre
+from noeira.ops.elementwise import add, cast, divide, multiply, negative, subtract
+from noeira.ops.linear import linear, linear_input_grad, linear_param_grad, linear_pre, sum_rows
+from noeira.ops.memory import accumulate, assign, load
 from noeira.ops.metrics import accumulate_totals, record_loss
 from noeira.ops.optimizer import adam, gradient_norm, sgd
+from noeira.ops.random import fold_in
 from noeira.ops.shape import flatten_leading, reshape
 
 __all__ = [
@@ -16,17 +18,21 @@ __all__ = [
     "Array",
     "Op",
     "ShapeError",
+    "accumulate",
     "accumulate_totals",
     "activation",
     "activation_grad",
     "adam",
     "add",
     "advance",
+    "assign",
+    "cast",
     "cross_entropy",
     "cross_entropy_grad",
     "divide",
     "dropout",
     "flatten_leading",
+    "fold_in",
     "gather_rows",
     "gradient_norm",
     "is_staged",
@@ -34,6 +40,7 @@ __all__ = [
     "linear_input_grad",
     "linear_param_grad",
     "linear_pre",
+    "load",
     "multiply",
     "negative",
     "op",
@@ -42,4 +49,5 @@ __all__ = [
     "sgd",
     "shuffle",
     "subtract",
+    "sum_rows",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 from noeira.ops.activation import activation as activate
 from noeira.ops.activation import code
 from noeira.ops.dispatch import Array, emit, known_size, op, spec
+from noeira.ops.memory import accumulate
 
 
 def _flops(x: Array, weight: Array) -> int:
@@ -110,11 +111,16 @@ def _(weight_grad: Array, x: Array, grad: Array) -> None:
     emit("noeira.linear_weight_grad", [weight_grad, x, grad], [], flops=_flops(x, weight_grad))
 
 
-@op
 def _bias_grad(bias_grad: Array, grad: Array) -> None:
-    bias_grad += np.sum(grad.reshape(-1, grad.shape[-1]), axis=0, dtype=np.float64)  # else it adds row by row
+    accumulate(bias_grad, sum_rows(grad))
 
 
-@_bias_grad.staged
-def _(bias_grad: Array, grad: Array) -> None:
-    emit("noeira.bias_grad", [bias_grad, grad], [], flops=known_size(grad.shape))
+@op
+def sum_rows(x: Array) -> Array:
+    """Sum over all axes but the last: [..., F] becomes [F]."""
+    return np.sum(x.reshape(-1, x.shape[-1]), axis=0)
+
+
+@sum_rows.staged
+def _(x: Array) -> Array:
+    return emit("noeira.sum_rows", [x], [spec(x.shape[-1:], x)], flops=known_size(x.shape))[0]
