@@ -7,7 +7,7 @@ VENV ?= .venv
 CMD_mnist := python examples/nn/mlp/mnist.py
 CMD_test := python -m pytest
 CMD_bench := python -m bench --quick
-CMD_lint := ruff check . && ruff format --check . && pyright && mblack --check --fast --preview -t mojo mojo_kernels
+CMD_lint := ruff check . && ruff format --check . && pyright && mblack --check --fast --preview -l 120 -t mojo mojo_kernels
 CMD_gpu-check := python -m bench.gpu.check
 
 ACTIVATE := . $(VENV)/bin/activate
@@ -25,7 +25,7 @@ $(COMMANDS):
 	@$(ACTIVATE) && $(CMD_$@)
 
 format:
-	@$(ACTIVATE) && ruff check --fix . && ruff format . && mojo format mojo_kernels
+	@$(ACTIVATE) && ruff check --fix . && ruff format . && mojo format -l 120 mojo_kernels
 
 wheel: $(VENV)/stamp-test
 	@$(ACTIVATE) && python -m build --no-isolation

@@ -54,7 +54,9 @@ def _clamp[dtype: DType, width: SIMDLength](x: SIMD[dtype, width], lo: Float64, 
 
 
 @always_inline
-def _pow2[dtype: DType, width: SIMDLength](n: SIMD[DType.int64 if dtype == DType.float64 else DType.int32, width]) -> SIMD[dtype, width]:
+def _pow2[
+    dtype: DType, width: SIMDLength
+](n: SIMD[DType.int64 if dtype == DType.float64 else DType.int32, width]) -> SIMD[dtype, width]:
     """2^n for n in the range of normal numbers."""
     comptime if dtype == DType.float64:
         return bitcast[dtype, width]((n + 1023) << 52)
@@ -63,9 +65,13 @@ def _pow2[dtype: DType, width: SIMDLength](n: SIMD[DType.int64 if dtype == DType
 
 
 @always_inline
-def _expm1_parts[dtype: DType, width: SIMDLength](
+def _expm1_parts[
+    dtype: DType, width: SIMDLength
+](
     x: SIMD[dtype, width],
-) -> Tuple[SIMD[DType.int64 if dtype == DType.float64 else DType.int32, width], SIMD[dtype, width]]:
+) -> Tuple[
+    SIMD[DType.int64 if dtype == DType.float64 else DType.int32, width], SIMD[dtype, width]
+]:
     """(n, p) with exp(x) = 2^n (1 + p), |p| < 0.42. x must lie where 2^n stays within twice the exponent range."""
     comptime V = SIMD[dtype, width]
     comptime int = DType.int64 if dtype == DType.float64 else DType.int32
@@ -79,17 +85,30 @@ def _expm1_parts[dtype: DType, width: SIMDLength](
         var r = nf.fma(V(-0.69314718036912381649), x)
         r = nf.fma(V(-1.90821492927058770002e-10), r)
         comptime c: Array[Float64, 12] = [
-            0.5, 0.16666666666666666667, 0.041666666666666676865, 0.0083333333333333340131,
-            0.0013888888888879003084, 0.00019841269841263251867, 0.000024801587336630946966,
-            2.7557319247344509509e-6, 2.7557263077309411451e-7, 2.5052070959803661989e-8,
-            2.0918212319133978201e-9, 1.6086677666787361503e-10,
+            0.5,
+            0.16666666666666666667,
+            0.041666666666666676865,
+            0.0083333333333333340131,
+            0.0013888888888879003084,
+            0.00019841269841263251867,
+            0.000024801587336630946966,
+            2.7557319247344509509e-6,
+            2.7557263077309411451e-7,
+            2.5052070959803661989e-8,
+            2.0918212319133978201e-9,
+            1.6086677666787361503e-10,
         ]
         return (n, (r * r).fma(_horner(r, materialize[c]()), r))
     else:
         var r = nf.fma(V(-0.693145751953125), x)
         r = nf.fma(V(-1.42860682030941723212e-6), r)
         comptime c: Array[Float64, 6] = [
-            0.500000001354, 0.166666666817, 0.0416664641974, 0.00833331084465, 0.00139337307158, 0.00019891080464,
+            0.500000001354,
+            0.166666666817,
+            0.0416664641974,
+            0.00833331084465,
+            0.00139337307158,
+            0.00019891080464,
         ]
         return (n, (r * r).fma(_horner(r, materialize[c]()), r))
 
@@ -126,8 +145,14 @@ def tanh[dtype: DType, width: SIMDLength](x: SIMD[dtype, width]) -> SIMD[dtype, 
     comptime V = SIMD[dtype, width]
     comptime if dtype == DType.float32:
         comptime c: Array[Float64, 8] = [
-            -0.333333331567, 0.133333106555, -0.0539634147544, 0.0218295488431, -0.00869784759281,
-            0.00320680338685, -0.000923500846348, 0.000142793187996,
+            -0.333333331567,
+            0.133333106555,
+            -0.0539634147544,
+            0.0218295488431,
+            -0.00869784759281,
+            0.00320680338685,
+            -0.000923500846348,
+            0.000142793187996,
         ]
         var s = x * x
         var near = (x * s).fma(_horner(s, materialize[c]()), x)
@@ -162,16 +187,18 @@ def _finite_below[dtype: DType, width: SIMDLength](x: SIMD[dtype, width]) -> SIM
 
 
 @always_inline
-def _mish_parts[dtype: DType, width: SIMDLength](x: SIMD[dtype, width]) -> Tuple[SIMD[dtype, width], SIMD[dtype, width]]:
+def _mish_parts[
+    dtype: DType, width: SIMDLength
+](x: SIMD[dtype, width]) -> Tuple[SIMD[dtype, width], SIMD[dtype, width]]:
     """(e, w) with e = exp(x) and w = e (e + 2), so that tanh(log(1 + e)) = w / (w + 2)."""
     var e = exp(_clamp(x, -1e30, 40.0 if dtype == DType.float64 else 20.0))
     return (e, e * (e + 2))
 
 
 @always_inline
-def _normal_tail[dtype: DType, width: SIMDLength](
-    x: SIMD[dtype, width],
-) -> Tuple[SIMD[dtype, width], SIMD[dtype, width]]:
+def _normal_tail[
+    dtype: DType, width: SIMDLength
+](x: SIMD[dtype, width],) -> Tuple[SIMD[dtype, width], SIMD[dtype, width]]:
     """(Q, g) with g = exp(-x^2 / 2) and Q the standard normal probability above |x|.
 
     Q / g is smooth and decays slowly: a polynomial in t = (|x| - 4) / (|x| + 4) holds it to the last digit. The
@@ -186,19 +213,48 @@ def _normal_tail[dtype: DType, width: SIMDLength](
     g = g.fma(V(-0.5) * s_low, g)
     comptime if dtype == DType.float64:
         comptime c: Array[Float64, 26] = [
-            0.094410641301968936068, -0.17039772154845544998, 0.12437925533926352826, -0.07170740733773393598,
-            0.030864804106313299058, -0.0084920954822111839536, 0.00050756207515450688036, 0.00063881385320953315961,
-            -0.00018718427083182802503, -0.000045554907065209035609, 0.000028648352532187628651,
-            4.6316263526947354644e-6, -4.3035788404110542725e-6, -8.2964341689810712351e-7, 6.6152447893679272005e-7,
-            2.0652305769072118229e-7, -9.4123692236440086469e-8, -5.3581569679462103388e-8, 9.2006789892006233578e-9,
-            1.2648738522548487013e-8, 3.899789021969231111e-10, -2.4751823344346206202e-9, -3.7087006958094188805e-10,
-            3.5071941476383855329e-10, 5.3865259548807632493e-11, -2.6443164989216064968e-11,
+            0.094410641301968936068,
+            -0.17039772154845544998,
+            0.12437925533926352826,
+            -0.07170740733773393598,
+            0.030864804106313299058,
+            -0.0084920954822111839536,
+            0.00050756207515450688036,
+            0.00063881385320953315961,
+            -0.00018718427083182802503,
+            -0.000045554907065209035609,
+            0.000028648352532187628651,
+            4.6316263526947354644e-6,
+            -4.3035788404110542725e-6,
+            -8.2964341689810712351e-7,
+            6.6152447893679272005e-7,
+            2.0652305769072118229e-7,
+            -9.4123692236440086469e-8,
+            -5.3581569679462103388e-8,
+            9.2006789892006233578e-9,
+            1.2648738522548487013e-8,
+            3.899789021969231111e-10,
+            -2.4751823344346206202e-9,
+            -3.7087006958094188805e-10,
+            3.5071941476383855329e-10,
+            5.3865259548807632493e-11,
+            -2.6443164989216064968e-11,
         ]
         return (_horner(t, materialize[c]()) * g, g)
     else:
         comptime c: Array[Float64, 12] = [
-            0.09441064261, -0.1703977203, 0.1243791601, -0.07170744266, 0.03086593706, -0.008491804367,
-            0.0005025865375, 0.0006377692003, -0.0001771117683, -4.367325281e-5, 1.878671765e-5, 2.871479186e-6,
+            0.09441064261,
+            -0.1703977203,
+            0.1243791601,
+            -0.07170744266,
+            0.03086593706,
+            -0.008491804367,
+            0.0005025865375,
+            0.0006377692003,
+            -0.0001771117683,
+            -4.367325281e-5,
+            1.878671765e-5,
+            2.871479186e-6,
         ]
         return (_horner(t, materialize[c]()) * g, g)
 
@@ -362,8 +418,14 @@ def _activation_grad_vector[
 def _activation_grad_rows[
     dtype: DType, code: Int
 ](
-    grad: Ptr[dtype], grad_stride: Int, saved: Ptr[dtype], saved_stride: Int, dst: Ptr[dtype], dst_stride: Int,
-    rows: Int, cols: Int,
+    grad: Ptr[dtype],
+    grad_stride: Int,
+    saved: Ptr[dtype],
+    saved_stride: Int,
+    dst: Ptr[dtype],
+    dst_stride: Int,
+    rows: Int,
+    cols: Int,
 ):
     comptime W = simd_width_of[COMPUTE[dtype]]()
     var tail = cols % W
@@ -397,8 +459,15 @@ def activate_rows[
 def activation_grad_rows[
     dtype: DType
 ](
-    code: Int, grad: Ptr[dtype], grad_stride: Int, saved: Ptr[dtype], saved_stride: Int, dst: Ptr[dtype],
-    dst_stride: Int, rows: Int, cols: Int,
+    code: Int,
+    grad: Ptr[dtype],
+    grad_stride: Int,
+    saved: Ptr[dtype],
+    saved_stride: Int,
+    dst: Ptr[dtype],
+    dst_stride: Int,
+    rows: Int,
+    cols: Int,
 ):
     """`dst[i, j] = grad[i, j] act'(saved[i, j])` over a rows x cols matrix; dst may be grad or saved."""
     comptime for c in range(8):

@@ -14,7 +14,6 @@ from .memory import Ptr, at, load, store
 from .random import SHUFFLE_STREAM, low_word, philox
 
 
-
 def shuffle(order: Ptr[DType.int32], n: Int, seed: UInt64, epoch: UInt32):
     """Fisher-Yates: `order` becomes the permutation of 0..n-1 that (seed, epoch) names."""
     for i in range(n):

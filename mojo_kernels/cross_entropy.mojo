@@ -96,9 +96,7 @@ struct CrossEntropy:
             var label = Int(at(targets.unsafe_ptr(), r))
             if label == Int(at(ignore_index.unsafe_ptr(), 0)):
                 continue
-            total += Float64(
-                forward_row(z, value, classes, label, weights, weighted, at(smoothing.unsafe_ptr(), 0))
-            )
+            total += Float64(forward_row(z, value, classes, label, weights, weighted, at(smoothing.unsafe_ptr(), 0)))
             count += Float64(class_share(weights, weighted, label, classes))
         store[1](loss.unsafe_ptr(), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
         store[1](weight.unsafe_ptr(), 0, Scalar[dtype](count))

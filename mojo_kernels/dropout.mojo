@@ -12,7 +12,9 @@ from .random import low_word, philox
 @always_inline
 def dropped[
     dtype: DType, width: Int
-](x: SIMD[dtype, width], words: SIMD[DType.uint32, width], threshold: UInt64, scale: Scalar[dtype]) -> SIMD[dtype, width]:
+](x: SIMD[dtype, width], words: SIMD[DType.uint32, width], threshold: UInt64, scale: Scalar[dtype]) -> SIMD[
+    dtype, width
+]:
     """The kept elements times `scale`, 0 elsewhere; NaN in a dropped element does not survive."""
     return words.cast[DType.uint64]().ge(threshold).select(x * scale, SIMD[dtype, width](0))
 

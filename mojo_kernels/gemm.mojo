@@ -81,8 +81,18 @@ struct Panel[dtype: DType](ImplicitlyCopyable):
 def run_tile[
     dtype: DType, pairs: Bool = False
 ](
-    rows: Int, cols: Int, c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype],
-    a_stride: Int, by_columns: Bool, b: Ptr[dtype], b_stride: Int, depth: Int,
+    rows: Int,
+    cols: Int,
+    c: Ptr[dtype],
+    c_stride: Int,
+    init: Ptr[dtype],
+    init_stride: Int,
+    a: Ptr[dtype],
+    a_stride: Int,
+    by_columns: Bool,
+    b: Ptr[dtype],
+    b_stride: Int,
+    depth: Int,
 ):
     """A tile of any size, from either layout of A."""
     var full = rows == MR and cols == NR[dtype]
@@ -132,9 +142,7 @@ def _pack_a[
 
 
 @no_inline
-def _pack_b[
-    dtype: DType
-](g: Gemm[dtype], scratch: Ptr[dtype], first: Int, n: Int, cols: Int, k: Int, depth: Int):
+def _pack_b[dtype: DType](g: Gemm[dtype], scratch: Ptr[dtype], first: Int, n: Int, cols: Int, k: Int, depth: Int):
     """Columns [n + first, n + cols) of B at depth [k, k + depth) as panels of NR columns."""
     comptime N = NR[dtype]
     for j in range(first, cols, N):
@@ -186,9 +194,7 @@ def _gemm_block[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int
                     var b = scratch.unsafe_offset((j - first_packed) * depth) if packed else g.b.unsafe_offset(
                         k * g.b_row + n + j
                     )
-                    _run_panel(
-                        g, m, rows, n + j, min(N, cols - j), k, depth, a, b, N if packed else g.b_row, zeros
-                    )
+                    _run_panel(g, m, rows, n + j, min(N, cols - j), k, depth, a, b, N if packed else g.b_row, zeros)
             k += depth
             if k >= g.depth:
                 break
@@ -199,8 +205,17 @@ def _gemm_block[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int
 def _run_panel[
     dtype: DType
 ](
-    g: Gemm[dtype], m: Int, rows: Int, n: Int, cols: Int, k: Int, depth: Int, a: Panel[dtype], b: Ptr[dtype],
-    b_stride: Int, zeros: Ptr[dtype],
+    g: Gemm[dtype],
+    m: Int,
+    rows: Int,
+    n: Int,
+    cols: Int,
+    k: Int,
+    depth: Int,
+    a: Panel[dtype],
+    b: Ptr[dtype],
+    b_stride: Int,
+    zeros: Ptr[dtype],
 ):
     """One panel of B against all panels of a block of A."""
     var fresh = k == 0 and not g.accumulate
@@ -214,8 +229,18 @@ def _run_panel[
         if fresh:
             init = g.bias.unsafe_offset(n) if g.has_bias else zeros
         run_tile(
-            height, cols, c, g.c_stride, init, 0 if fresh else g.c_stride,
-            a.start.unsafe_offset(i // MR * a.step), a.stride, a.by_columns, b, b_stride, depth,
+            height,
+            cols,
+            c,
+            g.c_stride,
+            init,
+            0 if fresh else g.c_stride,
+            a.start.unsafe_offset(i // MR * a.step),
+            a.stride,
+            a.by_columns,
+            b,
+            b_stride,
+            depth,
         )
         if k + depth == g.depth:
             _finish(g, offset, height, cols)
@@ -303,8 +328,24 @@ struct Grid(ImplicitlyCopyable):
 def _column_as_row[dtype: DType](g: Gemm[dtype]) -> Gemm[dtype]:
     """The transposed problem of one with a single column: c^T = B^T A^T has a single row."""
     return Gemm(
-        g.c, g.rows, g.b, g.b_col, g.b_row, g.a, g.a_col, g.a_row, 1, g.rows, g.depth, g.accumulate, g.has_bias, g.bias,
-        0, g.activation, g.activated, g.derivative,
+        g.c,
+        g.rows,
+        g.b,
+        g.b_col,
+        g.b_row,
+        g.a,
+        g.a_col,
+        g.a_row,
+        1,
+        g.rows,
+        g.depth,
+        g.accumulate,
+        g.has_bias,
+        g.bias,
+        0,
+        g.activation,
+        g.activated,
+        g.derivative,
     )
 
 
@@ -332,9 +373,7 @@ def gemm[dtype: DType](problem: Gemm[dtype], threads: Int = 0):
 
 
 @no_inline
-def gemm_batched[
-    dtype: DType
-](first: Gemm[dtype], batch: Int, c_step: Int, a_step: Int, b_step: Int, threads: Int = 0):
+def gemm_batched[dtype: DType](first: Gemm[dtype], batch: Int, c_step: Int, a_step: Int, b_step: Int, threads: Int = 0):
     """`batch` products of one shape, each a fixed number of elements after the previous one in c (and `activated`), a
     and b; a step of 0 repeats a or b. Threads divide the batch where it is long enough, otherwise each product."""
 

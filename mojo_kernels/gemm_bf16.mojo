@@ -192,8 +192,18 @@ def _block(g: GemmBF16, m0: Int, m1: Int, n0: Int, n1: Int):
                             c_stride = nc
                         var fresh = k == 0 and not g.add_to_float
                         run_tile[F32, True](
-                            height, width, c, c_stride, start.unsafe_offset(j) if fresh else c, 0 if fresh else c_stride,
-                            a, MR if by_columns else A_ROW, by_columns, scratch.unsafe_offset(j * pairs), N, pairs,
+                            height,
+                            width,
+                            c,
+                            c_stride,
+                            start.unsafe_offset(j) if fresh else c,
+                            0 if fresh else c_stride,
+                            a,
+                            MR if by_columns else A_ROW,
+                            by_columns,
+                            scratch.unsafe_offset(j * pairs),
+                            N,
+                            pairs,
                         )
                         if k + depth == g.depth and not g.add_to_float:
                             _finish_tile(g, c, c_stride, offset, height, width)

@@ -61,8 +61,16 @@ def _multiply_add[
 def tile[
     dtype: DType, rows: Int, vectors: Int, packed: Bool, pairs: Bool = False
 ](
-    c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype], a_stride: Int, b: Ptr[dtype],
-    b_stride: Int, depth: Int, last: Int,
+    c: Ptr[dtype],
+    c_stride: Int,
+    init: Ptr[dtype],
+    init_stride: Int,
+    a: Ptr[dtype],
+    a_stride: Int,
+    b: Ptr[dtype],
+    b_stride: Int,
+    depth: Int,
+    last: Int,
 ):
     """One register tile; `last` is the number of columns in the last vector."""
     comptime W = simd_width_of[dtype]()
@@ -100,8 +108,15 @@ def tile[
 def full_tile[
     dtype: DType, packed: Bool, pairs: Bool = False
 ](
-    c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype], a_stride: Int, b: Ptr[dtype],
-    b_stride: Int, depth: Int,
+    c: Ptr[dtype],
+    c_stride: Int,
+    init: Ptr[dtype],
+    init_stride: Int,
+    a: Ptr[dtype],
+    a_stride: Int,
+    b: Ptr[dtype],
+    b_stride: Int,
+    depth: Int,
 ):
     """A tile of MR rows and NR columns, by far the most frequent one."""
     tile[dtype, MR, VECTORS, packed, pairs](
@@ -113,8 +128,17 @@ def full_tile[
 def edge_tile[
     dtype: DType, packed: Bool, pairs: Bool = False
 ](
-    rows: Int, cols: Int, c: Ptr[dtype], c_stride: Int, init: Ptr[dtype], init_stride: Int, a: Ptr[dtype],
-    a_stride: Int, b: Ptr[dtype], b_stride: Int, depth: Int,
+    rows: Int,
+    cols: Int,
+    c: Ptr[dtype],
+    c_stride: Int,
+    init: Ptr[dtype],
+    init_stride: Int,
+    a: Ptr[dtype],
+    a_stride: Int,
+    b: Ptr[dtype],
+    b_stride: Int,
+    depth: Int,
 ):
     """A tile of 1..MR rows and 1..NR columns, from tiles of MR, 8, 4, 2 and 1 rows; b must be readable to the end of
     the last vector."""
@@ -127,8 +151,15 @@ def edge_tile[
                 comptime if step == 0 or r < MR:
                     while rows - i >= r:
                         tile[dtype, r, v, packed, pairs](
-                            c.unsafe_offset(i * c_stride), c_stride, init.unsafe_offset(i * init_stride), init_stride,
-                            a.unsafe_offset(i if packed else i * a_stride), a_stride, b, b_stride, depth,
+                            c.unsafe_offset(i * c_stride),
+                            c_stride,
+                            init.unsafe_offset(i * init_stride),
+                            init_stride,
+                            a.unsafe_offset(i if packed else i * a_stride),
+                            a_stride,
+                            b,
+                            b_stride,
+                            depth,
                             cols - (v - 1) * W,
                         )
                         i += r

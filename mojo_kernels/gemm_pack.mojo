@@ -78,9 +78,7 @@ def _transpose_block[
 
 
 @no_inline
-def copy_transposed[
-    dtype: DType
-](dst: Ptr[dtype], width: Int, src: Ptr[dtype], src_stride: Int, cols: Int, depth: Int):
+def copy_transposed[dtype: DType](dst: Ptr[dtype], width: Int, src: Ptr[dtype], src_stride: Int, cols: Int, depth: Int):
     """Column j of dst[depth, width] is row j of src[cols, depth]; zeros from cols up to width."""
     comptime W = simd_width_of[dtype]()
     for j in range(0, width, W):

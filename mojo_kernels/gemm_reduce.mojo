@@ -35,9 +35,7 @@ def _add_column_strip[
 
 
 @no_inline
-def add_column_sums[
-    source: DType, dtype: DType
-](sums: Ptr[dtype], x: Ptr[source], x_stride: Int, rows: Int, cols: Int):
+def add_column_sums[source: DType, dtype: DType](sums: Ptr[dtype], x: Ptr[source], x_stride: Int, rows: Int, cols: Int):
     """`sums[j] += sum_i x[i, j]`, in float32 where x is bfloat16."""
     var out_ = rebind[Ptr[COMPUTE[source]]](sums)
     comptime W = simd_width_of[COMPUTE[source]]()

@@ -38,8 +38,16 @@ def row_strips[
         var start = init if k == 0 else c
         for j in range(0, whole, N):
             tile[dtype, 1, STRIP, True](
-                c.unsafe_offset(j), 0, start.unsafe_offset(j), 0, x.unsafe_offset(k * x_stride), x_stride,
-                b.unsafe_offset(k * b_row + j), b_row, min(KC, depth - k), W,
+                c.unsafe_offset(j),
+                0,
+                start.unsafe_offset(j),
+                0,
+                x.unsafe_offset(k * x_stride),
+                x_stride,
+                b.unsafe_offset(k * b_row + j),
+                b_row,
+                min(KC, depth - k),
+                W,
             )
     return whole
 
@@ -68,20 +76,28 @@ def _dots[
 @no_inline
 def dot_products[
     dtype: DType
-](
-    c: Ptr[dtype], init: Ptr[dtype], init_stride: Int, x: Ptr[dtype], b: Ptr[dtype], b_col: Int, depth: Int, cols: Int
-):
+](c: Ptr[dtype], init: Ptr[dtype], init_stride: Int, x: Ptr[dtype], b: Ptr[dtype], b_col: Int, depth: Int, cols: Int):
     """`c[j] = init[j] + sum_k x[k] b[k, j]` with contiguous columns of b."""
     var j = 0
     while j + DOTS <= cols:
         _dots[dtype, DOTS](
-            c.unsafe_offset(j), init.unsafe_offset(j * init_stride), init_stride, x, b.unsafe_offset(j * b_col), b_col,
+            c.unsafe_offset(j),
+            init.unsafe_offset(j * init_stride),
+            init_stride,
+            x,
+            b.unsafe_offset(j * b_col),
+            b_col,
             depth,
         )
         j += DOTS
     while j < cols:
         _dots[dtype, 1](
-            c.unsafe_offset(j), init.unsafe_offset(j * init_stride), init_stride, x, b.unsafe_offset(j * b_col), b_col,
+            c.unsafe_offset(j),
+            init.unsafe_offset(j * init_stride),
+            init_stride,
+            x,
+            b.unsafe_offset(j * b_col),
+            b_col,
             depth,
         )
         j += 1

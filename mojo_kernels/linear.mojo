@@ -36,24 +36,63 @@ def _rows(size: Int, features: Int) -> Int:
 def linear[
     dtype: DType
 ](
-    y: Ptr[dtype], z: Ptr[dtype], x: Ptr[dtype], weight: Ptr[dtype], has_bias: Bool, bias: Ptr[dtype], rows: Int,
-    in_features: Int, out_features: Int, activation: Int,
+    y: Ptr[dtype],
+    z: Ptr[dtype],
+    x: Ptr[dtype],
+    weight: Ptr[dtype],
+    has_bias: Bool,
+    bias: Ptr[dtype],
+    rows: Int,
+    in_features: Int,
+    out_features: Int,
+    activation: Int,
 ):
     """`z = x W + b` and `y = act(z)`, row-major; z may be y."""
     comptime if dtype == DType.bfloat16:
         comptime P = Ptr[DType.bfloat16]
         gemm_bf16(
             GemmBF16(
-                False, rebind[Ptr[DType.float32]](y.unsafe_bitcast[Float32]()), rebind[P](y), y != z, rebind[P](z), out_features, rebind[P](x), in_features, 1,
-                rebind[P](weight), out_features, 1, rows, out_features, in_features, has_bias, rebind[P](bias),
+                False,
+                rebind[Ptr[DType.float32]](y.unsafe_bitcast[Float32]()),
+                rebind[P](y),
+                y != z,
+                rebind[P](z),
+                out_features,
+                rebind[P](x),
+                in_features,
+                1,
+                rebind[P](weight),
+                out_features,
+                1,
+                rows,
+                out_features,
+                in_features,
+                has_bias,
+                rebind[P](bias),
                 activation,
             )
         )
     else:
         gemm(
             Gemm(
-                z, out_features, x, in_features, 1, weight, out_features, 1, rows, out_features, in_features, False,
-                has_bias, bias, 1, activation, y, False,
+                z,
+                out_features,
+                x,
+                in_features,
+                1,
+                weight,
+                out_features,
+                1,
+                rows,
+                out_features,
+                in_features,
+                False,
+                has_bias,
+                bias,
+                1,
+                activation,
+                y,
+                False,
             )
         )
 
@@ -62,8 +101,14 @@ def linear[
 def linear_input_grad[
     dtype: DType
 ](
-    dx: Ptr[dtype], dz: Ptr[dtype], weight: Ptr[dtype], saved: Ptr[dtype], rows: Int, in_features: Int,
-    out_features: Int, activation: Int,
+    dx: Ptr[dtype],
+    dz: Ptr[dtype],
+    weight: Ptr[dtype],
+    saved: Ptr[dtype],
+    rows: Int,
+    in_features: Int,
+    out_features: Int,
+    activation: Int,
 ):
     """`dx = (dz W^T) act'(saved)`, where saved has the shape of dx and is unused for the identity."""
     comptime if dtype == DType.bfloat16:
@@ -71,8 +116,24 @@ def linear_input_grad[
         var out_ = rebind[P](dx)
         gemm_bf16(
             GemmBF16(
-                False, rebind[Ptr[DType.float32]](dx.unsafe_bitcast[Float32]()), out_, False, out_, in_features, rebind[P](dz), out_features, 1,
-                rebind[P](weight), 1, out_features, rows, in_features, out_features, False, out_, IDENTITY,
+                False,
+                rebind[Ptr[DType.float32]](dx.unsafe_bitcast[Float32]()),
+                out_,
+                False,
+                out_,
+                in_features,
+                rebind[P](dz),
+                out_features,
+                1,
+                rebind[P](weight),
+                1,
+                out_features,
+                rows,
+                in_features,
+                out_features,
+                False,
+                out_,
+                IDENTITY,
             )
         )
         if activation != IDENTITY:
@@ -80,8 +141,24 @@ def linear_input_grad[
     else:
         gemm(
             Gemm(
-                dx, in_features, dz, out_features, 1, weight, 1, out_features, rows, in_features, out_features, False,
-                False, dx, 1, activation, saved, True,
+                dx,
+                in_features,
+                dz,
+                out_features,
+                1,
+                weight,
+                1,
+                out_features,
+                rows,
+                in_features,
+                out_features,
+                False,
+                False,
+                dx,
+                1,
+                activation,
+                saved,
+                True,
             )
         )
 
@@ -97,16 +174,48 @@ def linear_weight_grad[
         var a = rebind[P](x)
         gemm_bf16(
             GemmBF16(
-                True, rebind[Ptr[DType.float32]](dweight), a, False, a, out_features, a, 1, in_features,
-                rebind[P](dz), out_features, 1, in_features, out_features, rows, False, a, IDENTITY,
+                True,
+                rebind[Ptr[DType.float32]](dweight),
+                a,
+                False,
+                a,
+                out_features,
+                a,
+                1,
+                in_features,
+                rebind[P](dz),
+                out_features,
+                1,
+                in_features,
+                out_features,
+                rows,
+                False,
+                a,
+                IDENTITY,
             )
         )
     else:
         comptime assert dtype == source, "the gradient has the dtype of the layer"
         gemm(
             Gemm(
-                dweight, out_features, rebind[Ptr[dtype]](x), 1, in_features, rebind[Ptr[dtype]](dz), out_features, 1,
-                in_features, out_features, rows, True, False, dweight, 1, IDENTITY, dweight, False,
+                dweight,
+                out_features,
+                rebind[Ptr[dtype]](x),
+                1,
+                in_features,
+                rebind[Ptr[dtype]](dz),
+                out_features,
+                1,
+                in_features,
+                out_features,
+                rows,
+                True,
+                False,
+                dweight,
+                1,
+                IDENTITY,
+                dweight,
+                False,
             )
         )
 
@@ -130,9 +239,7 @@ def _activation[dtype: DType](code: Int, x: Ptr[dtype], y: Ptr[dtype], size: Int
 
 
 @no_inline
-def _activation_grad[
-    dtype: DType
-](code: Int, dy: Ptr[dtype], saved: Ptr[dtype], dx: Ptr[dtype], size: Int):
+def _activation_grad[dtype: DType](code: Int, dy: Ptr[dtype], saved: Ptr[dtype], dx: Ptr[dtype], size: Int):
     """`dx = dy act'(saved)` over size contiguous elements."""
     var parts = worthwhile_parts(size * ELEMENTWISE_FLOPS)
     var step = ceildiv(ceildiv(size, 64), parts) * 64
@@ -141,8 +248,15 @@ def _activation_grad[
         var first = min(size, i * step)
         var count = min(step, size - first)
         activation_grad_rows(
-            code, dy.unsafe_offset(first), count, saved.unsafe_offset(first), count, dx.unsafe_offset(first), count,
-            1, count,
+            code,
+            dy.unsafe_offset(first),
+            count,
+            saved.unsafe_offset(first),
+            count,
+            dx.unsafe_offset(first),
+            count,
+            1,
+            count,
         )
 
     parallel_for(part, parts)
@@ -173,8 +287,16 @@ struct Linear:
         var n = weight.dim_size(1)
         var out_ = rebind[P](y.unsafe_ptr())
         linear(
-            out_, out_, rebind[P](x.unsafe_ptr()), rebind[P](weight.unsafe_ptr()), True, rebind[P](bias.unsafe_ptr()),
-            _rows(y.size(), n), k, n, activation,
+            out_,
+            out_,
+            rebind[P](x.unsafe_ptr()),
+            rebind[P](weight.unsafe_ptr()),
+            True,
+            rebind[P](bias.unsafe_ptr()),
+            _rows(y.size(), n),
+            k,
+            n,
+            activation,
         )
 
 
@@ -198,8 +320,16 @@ struct LinearPre:
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
         linear(
-            rebind[P](y.unsafe_ptr()), rebind[P](z.unsafe_ptr()), rebind[P](x.unsafe_ptr()),
-            rebind[P](weight.unsafe_ptr()), True, rebind[P](bias.unsafe_ptr()), _rows(y.size(), n), k, n, activation,
+            rebind[P](y.unsafe_ptr()),
+            rebind[P](z.unsafe_ptr()),
+            rebind[P](x.unsafe_ptr()),
+            rebind[P](weight.unsafe_ptr()),
+            True,
+            rebind[P](bias.unsafe_ptr()),
+            _rows(y.size(), n),
+            k,
+            n,
+            activation,
         )
 
 
@@ -222,8 +352,16 @@ struct LinearNoBias:
         var n = weight.dim_size(1)
         var out_ = rebind[P](y.unsafe_ptr())
         linear(
-            out_, out_, rebind[P](x.unsafe_ptr()), rebind[P](weight.unsafe_ptr()), False, out_, _rows(y.size(), n), k,
-            n, activation,
+            out_,
+            out_,
+            rebind[P](x.unsafe_ptr()),
+            rebind[P](weight.unsafe_ptr()),
+            False,
+            out_,
+            _rows(y.size(), n),
+            k,
+            n,
+            activation,
         )
 
 
@@ -245,8 +383,14 @@ struct LinearInputGrad:
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
         linear_input_grad(
-            rebind[P](dx.unsafe_ptr()), rebind[P](dz.unsafe_ptr()), rebind[P](weight.unsafe_ptr()),
-            rebind[P](dx.unsafe_ptr()), _rows(dx.size(), k), k, n, IDENTITY,
+            rebind[P](dx.unsafe_ptr()),
+            rebind[P](dz.unsafe_ptr()),
+            rebind[P](weight.unsafe_ptr()),
+            rebind[P](dx.unsafe_ptr()),
+            _rows(dx.size(), k),
+            k,
+            n,
+            IDENTITY,
         )
 
 
@@ -269,8 +413,14 @@ struct LinearInputGradAct:
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
         linear_input_grad(
-            rebind[P](dx.unsafe_ptr()), rebind[P](dz.unsafe_ptr()), rebind[P](weight.unsafe_ptr()),
-            rebind[P](saved.unsafe_ptr()), _rows(dx.size(), k), k, n, activation,
+            rebind[P](dx.unsafe_ptr()),
+            rebind[P](dz.unsafe_ptr()),
+            rebind[P](weight.unsafe_ptr()),
+            rebind[P](saved.unsafe_ptr()),
+            _rows(dx.size(), k),
+            k,
+            n,
+            activation,
         )
 
 
@@ -318,8 +468,12 @@ struct LinearWeightGrad:
         var k = dweight.dim_size(0)
         var n = dweight.dim_size(1)
         linear_weight_grad(
-            rebind[P](dweight.unsafe_ptr()), rebind[S](x.unsafe_ptr()), rebind[S](dz.unsafe_ptr()),
-            _rows(dz.size(), n), k, n,
+            rebind[P](dweight.unsafe_ptr()),
+            rebind[S](x.unsafe_ptr()),
+            rebind[S](dz.unsafe_ptr()),
+            _rows(dz.size(), n),
+            k,
+            n,
         )
 
 
@@ -352,6 +506,9 @@ struct ActivationGrad:
         _cpu_only[target]()
         comptime P = Ptr[dx.dtype]
         _activation_grad(
-            activation, rebind[P](dy.unsafe_ptr()), rebind[P](saved.unsafe_ptr()), rebind[P](dx.unsafe_ptr()),
+            activation,
+            rebind[P](dy.unsafe_ptr()),
+            rebind[P](saved.unsafe_ptr()),
+            rebind[P](dx.unsafe_ptr()),
             dx.size(),
         )

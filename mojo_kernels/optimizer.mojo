@@ -15,14 +15,31 @@ from std.runtime import parallelism_level
 from std.sys import simd_width_of
 
 from .control import (
-    APPLIED, BAD_INDEX, BETA1, BETA2, CLEAR, CLIP_NORM, CLIP_VALUE, CURSOR, DAMPENING, DECOUPLED, EPS, LOG_LR, LOG_NORM,
-    LOG_SKIPPED, LR_BASE, NESTEROV, SKIPPED, WEIGHT_DECAY,
+    APPLIED,
+    BAD_INDEX,
+    BETA1,
+    BETA2,
+    CLEAR,
+    CLIP_NORM,
+    CLIP_VALUE,
+    CURSOR,
+    DAMPENING,
+    DECOUPLED,
+    EPS,
+    LOG_LR,
+    LOG_NORM,
+    LOG_SKIPPED,
+    LR_BASE,
+    NESTEROV,
+    SKIPPED,
+    WEIGHT_DECAY,
 )
 from .memory import Ptr, at, load, store
 from .threads import parallel_for
 
 comptime CHUNK = 16384
 comptime F64 = DType.float64
+
 
 def sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
     """Sum g_i^2 in float64: 1e20 squared is far from overflow there."""
@@ -292,8 +309,15 @@ struct Adam:
     ) raises:
         var h = hyper.unsafe_ptr()
         var step = begin(
-            counters.unsafe_ptr(), h, lr_table.unsafe_ptr(), lr_table.dim_size(0), at(norm.unsafe_ptr(), 0),
-            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(0),
+            counters.unsafe_ptr(),
+            h,
+            lr_table.unsafe_ptr(),
+            lr_table.dim_size(0),
+            at(norm.unsafe_ptr(), 0),
+            Int(at(bad.unsafe_ptr(), 0)),
+            accumulated.unsafe_ptr(),
+            record.unsafe_ptr(),
+            record.dim_size(0),
             record.dim_size(1),
         )
         if not step.apply:
@@ -340,8 +364,15 @@ struct SGD:
     ) raises:
         var h = hyper.unsafe_ptr()
         var step = begin(
-            counters.unsafe_ptr(), h, lr_table.unsafe_ptr(), lr_table.dim_size(0), at(norm.unsafe_ptr(), 0),
-            Int(at(bad.unsafe_ptr(), 0)), accumulated.unsafe_ptr(), record.unsafe_ptr(), record.dim_size(0),
+            counters.unsafe_ptr(),
+            h,
+            lr_table.unsafe_ptr(),
+            lr_table.dim_size(0),
+            at(norm.unsafe_ptr(), 0),
+            Int(at(bad.unsafe_ptr(), 0)),
+            accumulated.unsafe_ptr(),
+            record.unsafe_ptr(),
+            record.dim_size(0),
             record.dim_size(1),
         )
         if not step.apply:

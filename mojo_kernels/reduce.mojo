@@ -15,9 +15,7 @@ struct SumRows:
     @staticmethod
     def execute[
         target: StaticString
-    ](
-        y: OutputTensor[rank=1, ...], x: InputTensor[dtype=y.dtype, ...], ctx: DeviceContext
-    ) raises:
+    ](y: OutputTensor[rank=1, ...], x: InputTensor[dtype=y.dtype, ...], ctx: DeviceContext) raises:
         comptime P = Ptr[y.dtype]
         var cols = y.dim_size(0)
         var rows = 1

@@ -118,7 +118,7 @@ def _bias_grad(bias_grad: Array, grad: Array) -> None:
 @op
 def sum_rows(x: Array) -> Array:
     """Sum over all axes but the last: [..., F] becomes [F]."""
-    return np.sum(x.reshape(-1, x.shape[-1]), axis=0)
+    return np.sum(x.reshape(-1, x.shape[-1]), axis=0, dtype=np.float64).astype(x.dtype)  # else row by row
 
 
 @sum_rows.staged

