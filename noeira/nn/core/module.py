@@ -317,7 +317,7 @@ def _locate(error: Exception) -> None:
 
 
 def _is_array(x: object) -> bool:
-    return isinstance(x, np.ndarray | staging.Staged)
+    return isinstance(x, np.ndarray | np.generic | staging.Staged)
 
 
 def _is_float_array(x: object) -> bool:
