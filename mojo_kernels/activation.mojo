@@ -11,10 +11,10 @@ Every formula is the one without cancellation (the normal tail is evaluated as a
 stays finite for any finite input. NaN propagates.
 """
 
-from std.math import iota
 from std.memory import bitcast
 from std.sys.info import simd_width_of
-from std.sys.intrinsics import masked_load, masked_store
+
+from .memory import COMPUTE, Ptr, lanes_below, load_lanes, store_lanes
 
 comptime IDENTITY = 0
 comptime RELU = 1
@@ -327,67 +327,13 @@ def activation_derivative[dtype: DType, width: SIMDLength, code: Int](saved: SIM
 # Strided loops
 # ---------------------------------------------------------------------------------------------------------------------
 
-comptime Ptr[dtype: DType] = Pointer[Scalar[dtype], MutUntrackedOrigin]
-
-
-@always_inline
-def lanes_below[dtype: DType, width: SIMDLength](n: Int) -> SIMD[DType.bool, width]:
-    """The mask of the first n lanes."""
-    comptime int = DType.int64 if dtype == DType.float64 else DType.int32
-    return iota[int, width]().lt(SIMD[int, width](n))
-
-
-comptime COMPUTE[storage: DType] = DType.float32 if storage == DType.bfloat16 else storage
-"""The dtype to compute in for elements kept as `storage`."""
-
-
-@always_inline
-def load[
-    storage: DType, width: SIMDLength, masked: Bool
-](p: Ptr[storage], mask: SIMD[DType.bool, width]) -> SIMD[COMPUTE[storage], width]:
-    """Load a vector, or its masked lanes and zeros, in the dtype to compute in."""
-    comptime if storage == DType.bfloat16:
-        # The upper half of a float32 is the bfloat16 of the same value.
-        comptime U16 = SIMD[DType.uint16, width]
-        var bits = rebind[Ptr[DType.uint16]](p.unsafe_bitcast[Scalar[DType.uint16]]())
-        var half: U16
-        comptime if masked:
-            half = masked_load[width](bits, mask, U16(0))
-        else:
-            half = bits.unsafe_load[width=width]()
-        return bitcast[COMPUTE[storage], width](half.cast[DType.uint32]() << 16)
-    elif masked:
-        return rebind[SIMD[COMPUTE[storage], width]](masked_load[width](p, mask, SIMD[storage, width](0)))
-    else:
-        return rebind[SIMD[COMPUTE[storage], width]](p.unsafe_load[width=width]())
-
-
-@always_inline
-def store[
-    storage: DType, width: SIMDLength, masked: Bool
-](value: SIMD[COMPUTE[storage], width], p: Ptr[storage], mask: SIMD[DType.bool, width]):
-    """Round a vector to `storage` and store it, or its masked lanes."""
-    comptime if storage == DType.bfloat16:
-        var half = bitcast[DType.uint16, width](value.cast[DType.bfloat16]())
-        var bits = rebind[Ptr[DType.uint16]](p.unsafe_bitcast[Scalar[DType.uint16]]())
-        comptime if masked:
-            masked_store(half, bits, mask)
-        else:
-            bits.unsafe_store(half)
-    else:
-        var same = rebind[SIMD[storage, width]](value)
-        comptime if masked:
-            masked_store(same, p, mask)
-        else:
-            p.unsafe_store(same)
-
 
 @always_inline
 def _activate_vector[
     dtype: DType, width: SIMDLength, code: Int, masked: Bool
 ](src: Ptr[dtype], dst: Ptr[dtype], mask: SIMD[DType.bool, width]):
-    var x = load[dtype, width, masked](src, mask)
-    store[dtype, width, masked](activate[code=code](x), dst, mask)
+    var x = load_lanes[dtype, width, masked](src, mask)
+    store_lanes[dtype, width, masked](activate[code=code](x), dst, mask)
 
 
 def _activate_rows[
@@ -410,9 +356,9 @@ def _activate_rows[
 def _activation_grad_vector[
     dtype: DType, width: SIMDLength, code: Int, masked: Bool
 ](grad: Ptr[dtype], saved: Ptr[dtype], dst: Ptr[dtype], mask: SIMD[DType.bool, width]):
-    var dy = load[dtype, width, masked](grad, mask)
-    var slope = activation_derivative[code=code](load[dtype, width, masked](saved, mask))
-    store[dtype, width, masked](dy * slope, dst, mask)
+    var dy = load_lanes[dtype, width, masked](grad, mask)
+    var slope = activation_derivative[code=code](load_lanes[dtype, width, masked](saved, mask))
+    store_lanes[dtype, width, masked](dy * slope, dst, mask)
 
 
 def _activation_grad_rows[

@@ -10,8 +10,9 @@ from max.gpu.host import DeviceContext
 from std.sys import simd_width_of
 
 from .control import CURSOR, EPOCH, SEED, STEP
-from .memory import Ptr, at, load, store
+from .memory import Ptr, at, load, ptr, store
 from .random import SHUFFLE_STREAM, low_word, philox
+from .target import cpu_only
 
 
 def shuffle(order: Ptr[DType.int32], n: Int, seed: UInt64, epoch: UInt32):
@@ -44,8 +45,9 @@ struct Shuffle:
         counters: MutableInputTensor[dtype=DType.int64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
-        var c = counters.unsafe_ptr()
-        shuffle(order.unsafe_ptr(), order.dim_size(0), UInt64(at(c, SEED)), UInt32(at(c, EPOCH)))
+        cpu_only[target]()
+        var c = ptr(counters)
+        shuffle(ptr(order), order.dim_size(0), UInt64(at(c, SEED)), UInt32(at(c, EPOCH)))
         store[1](c, CURSOR, Int64(0))
 
 
@@ -80,18 +82,19 @@ struct GatherRows:
         scale: InputTensor[dtype=output.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         var count = order.dim_size(1)
         var width = 1
         comptime for d in range(1, data.rank):
             width *= data.dim_size(d)
-        var cursor = Int(at(counters.unsafe_ptr(), CURSOR))
+        var cursor = Int(at(ptr(counters), CURSOR))
         gather[data.dtype, output.dtype](
-            output.unsafe_ptr(),
-            data.unsafe_ptr(),
-            order.unsafe_ptr().unsafe_offset(cursor % order.dim_size(0) * count),
+            ptr(output),
+            ptr(data),
+            ptr(order).unsafe_offset(cursor % order.dim_size(0) * count),
             count,
             width,
-            at(scale.unsafe_ptr(), 0),
+            at(ptr(scale), 0),
         )
 
 
@@ -103,6 +106,7 @@ struct Advance:
     def execute[
         target: StaticString
     ](counters: MutableInputTensor[dtype=DType.int64, rank=1, ...], ctx: DeviceContext) raises:
-        var c = counters.unsafe_ptr()
+        cpu_only[target]()
+        var c = ptr(counters)
         store[1](c, STEP, at(c, STEP) + 1)
         store[1](c, CURSOR, at(c, CURSOR) + 1)

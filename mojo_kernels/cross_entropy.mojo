@@ -10,7 +10,8 @@ from max.gpu.host import DeviceContext
 from std.math import exp, log
 from std.sys import simd_width_of
 
-from .memory import Ptr, at, load, store
+from .memory import Ptr, at, load, ptr, store
+from .target import cpu_only
 
 
 @always_inline
@@ -83,23 +84,24 @@ struct CrossEntropy:
         smoothing: InputTensor[dtype=loss.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         comptime dtype = loss.dtype
         var classes = logits.dim_size(1)
         var weighted = class_weight.dim_size(0) > 0
-        var weights = class_weight.unsafe_ptr()
+        var weights = ptr(class_weight)
         var total = Float64(0)
         var count = Float64(0)
         for r in range(logits.dim_size(0)):
-            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
+            var z = ptr(logits).unsafe_offset(r * classes)
             var value = row_log_sum_exp(z, classes)
-            store[1](lse.unsafe_ptr(), r, value)
-            var label = Int(at(targets.unsafe_ptr(), r))
-            if label == Int(at(ignore_index.unsafe_ptr(), 0)):
+            store[1](ptr(lse), r, value)
+            var label = Int(at(ptr(targets), r))
+            if label == Int(at(ptr(ignore_index), 0)):
                 continue
-            total += Float64(forward_row(z, value, classes, label, weights, weighted, at(smoothing.unsafe_ptr(), 0)))
+            total += Float64(forward_row(z, value, classes, label, weights, weighted, at(ptr(smoothing), 0)))
             count += Float64(class_share(weights, weighted, label, classes))
-        store[1](loss.unsafe_ptr(), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
-        store[1](weight.unsafe_ptr(), 0, Scalar[dtype](count))
+        store[1](ptr(loss), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
+        store[1](ptr(weight), 0, Scalar[dtype](count))
 
 
 @extensibility.register("noeira.cross_entropy_grad")
@@ -121,27 +123,28 @@ struct CrossEntropyGrad:
         smoothing: InputTensor[dtype=grad.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         comptime dtype = grad.dtype
         comptime assert dtype.is_floating_point(), "logits are floating point"
         comptime W = simd_width_of[dtype]()
         var classes = logits.dim_size(1)
         var weighted = class_weight.dim_size(0) > 0
-        var weights = class_weight.unsafe_ptr()
-        var s = at(smoothing.unsafe_ptr(), 0)
-        var count = at(weight.unsafe_ptr(), 0)
-        var scale = at(grad_loss.unsafe_ptr(), 0) / count if count > 0 else Scalar[dtype](0)
+        var weights = ptr(class_weight)
+        var s = at(ptr(smoothing), 0)
+        var count = at(ptr(weight), 0)
+        var scale = at(ptr(grad_loss), 0) / count if count > 0 else Scalar[dtype](0)
         var spread = Scalar[dtype](classes)
         if weighted:
             spread = 0
             for c in range(classes):
                 spread += at(weights, c)
         for r in range(logits.dim_size(0)):
-            var out = grad.unsafe_ptr().unsafe_offset(r * classes)
-            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
-            var label = Int(at(targets.unsafe_ptr(), r))
-            var ignored = label == Int(at(ignore_index.unsafe_ptr(), 0))
+            var out = ptr(grad).unsafe_offset(r * classes)
+            var z = ptr(logits).unsafe_offset(r * classes)
+            var label = Int(at(ptr(targets), r))
+            var ignored = label == Int(at(ptr(ignore_index), 0))
             var w = class_share(weights, weighted, label, classes)
-            var row = at(lse.unsafe_ptr(), r)
+            var row = at(ptr(lse), r)
             # p_c (w (1-s) + s/C sum w) - s/C w_c - w (1-s) [c = y]
             var mass = (1 - s) * w + s / Scalar[dtype](classes) * spread
             for c in range(classes):
@@ -174,25 +177,26 @@ struct SoftCrossEntropy:
         smoothing: InputTensor[dtype=loss.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         comptime dtype = loss.dtype
         var classes = logits.dim_size(1)
         var rows = logits.dim_size(0)
         var weighted = class_weight.dim_size(0) > 0
-        var s = at(smoothing.unsafe_ptr(), 0)
+        var s = at(ptr(smoothing), 0)
         var total = Float64(0)
         for r in range(rows):
-            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
-            var q = targets.unsafe_ptr().unsafe_offset(r * classes)
+            var z = ptr(logits).unsafe_offset(r * classes)
+            var q = ptr(targets).unsafe_offset(r * classes)
             var value = row_log_sum_exp(z, classes)
-            store[1](lse.unsafe_ptr(), r, value)
+            store[1](ptr(lse), r, value)
             for c in range(classes):
                 var share = (1 - s) * at(q, c) + s / Scalar[dtype](classes)
                 if weighted:
-                    share *= at(class_weight.unsafe_ptr(), c)
+                    share *= at(ptr(class_weight), c)
                 if share != 0:  # 0 * log 0 is 0
                     total += Float64(share * (value - at(z, c)))
-        store[1](loss.unsafe_ptr(), 0, Scalar[dtype](total / Float64(rows)) if rows > 0 else Scalar[dtype](0))
-        store[1](weight.unsafe_ptr(), 0, Scalar[dtype](rows))
+        store[1](ptr(loss), 0, Scalar[dtype](total / Float64(rows)) if rows > 0 else Scalar[dtype](0))
+        store[1](ptr(weight), 0, Scalar[dtype](rows))
 
 
 @extensibility.register("noeira.soft_cross_entropy_grad")
@@ -214,22 +218,23 @@ struct SoftCrossEntropyGrad:
         smoothing: InputTensor[dtype=grad.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         comptime dtype = grad.dtype
         comptime assert dtype.is_floating_point(), "logits are floating point"
         var classes = logits.dim_size(1)
         var weighted = class_weight.dim_size(0) > 0
-        var weights = class_weight.unsafe_ptr()
-        var s = at(smoothing.unsafe_ptr(), 0) / Scalar[dtype](classes)
-        var keep = 1 - at(smoothing.unsafe_ptr(), 0)
-        var count = at(weight.unsafe_ptr(), 0)
-        var scale = at(grad_loss.unsafe_ptr(), 0) / count if count > 0 else Scalar[dtype](0)
+        var weights = ptr(class_weight)
+        var s = at(ptr(smoothing), 0) / Scalar[dtype](classes)
+        var keep = 1 - at(ptr(smoothing), 0)
+        var count = at(ptr(weight), 0)
+        var scale = at(ptr(grad_loss), 0) / count if count > 0 else Scalar[dtype](0)
         for r in range(logits.dim_size(0)):
-            var out = grad.unsafe_ptr().unsafe_offset(r * classes)
-            var z = logits.unsafe_ptr().unsafe_offset(r * classes)
-            var q = targets.unsafe_ptr().unsafe_offset(r * classes)
+            var out = ptr(grad).unsafe_offset(r * classes)
+            var z = ptr(logits).unsafe_offset(r * classes)
+            var q = ptr(targets).unsafe_offset(r * classes)
             var mass = Scalar[dtype](0)
             for c in range(classes):
                 mass += (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
             for c in range(classes):
                 var share = (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
-                store[1](out, c, (exp(at(z, c) - at(lse.unsafe_ptr(), r)) * mass - share) * scale)
+                store[1](out, c, (exp(at(z, c) - at(ptr(lse), r)) * mass - share) * scale)

@@ -5,8 +5,9 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 
 from .control import SEED, STEP, STREAM
-from .memory import Ptr, at, load, store
+from .memory import Ptr, at, load, ptr, store
 from .random import low_word, philox
+from .target import cpu_only
 
 
 @always_inline
@@ -34,16 +35,17 @@ struct Dropout:
         scale: InputTensor[dtype=y.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         var n = 1
         comptime for d in range(y.rank):
             n *= y.dim_size(d)
-        var p = x.unsafe_ptr()
-        var q = y.unsafe_ptr()
-        var seed = UInt64(at(key.unsafe_ptr(), SEED))
-        var step = low_word(at(key.unsafe_ptr(), STEP))
-        var stream = low_word(at(key.unsafe_ptr(), STREAM))
-        var limit = UInt64(at(threshold.unsafe_ptr(), 0))
-        var factor = at(scale.unsafe_ptr(), 0)
+        var p = ptr(x)
+        var q = ptr(y)
+        var seed = UInt64(at(ptr(key), SEED))
+        var step = low_word(at(ptr(key), STEP))
+        var stream = low_word(at(ptr(key), STREAM))
+        var limit = UInt64(at(ptr(threshold), 0))
+        var factor = at(ptr(scale), 0)
         for block in range((n + 3) // 4):
             var words = philox(block, step, stream, seed)
             var i = block * 4

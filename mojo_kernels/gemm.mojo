@@ -18,10 +18,11 @@ from std.sys import prefetch
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import PrefetchOptions
 
-from .activation import IDENTITY, Ptr, activate_rows, activation_grad_rows
+from .activation import IDENTITY, activate_rows, activation_grad_rows
 from .gemm_kernel import KC, MR, NR, edge_tile, full_tile
 from .gemm_pack import copy_rows, copy_transposed
 from .gemm_vector import dot_products, fill_zero, row_strips
+from .memory import Ptr
 from .threads import parallel_for, worthwhile_parts
 
 comptime MC = 16 * MR

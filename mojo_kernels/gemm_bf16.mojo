@@ -13,10 +13,11 @@ from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load
 
-from .activation import IDENTITY, Ptr, activate_rows, lanes_below
+from .activation import IDENTITY, activate_rows
 from .gemm import A_ROW, MC, NC, Grid, run_tile
 from .gemm_kernel import KC, MR, NR
 from .gemm_pack import copy_rows, copy_transposed
+from .memory import Ptr, lanes_below
 from .threads import parallel_for, worthwhile_parts
 
 comptime F32 = DType.float32

@@ -23,7 +23,7 @@ from std.sys import llvm_intrinsic
 from std.sys.info import CompilationTarget, simd_width_of
 from std.sys.intrinsics import masked_load, masked_store
 
-from .activation import Ptr, lanes_below
+from .memory import Ptr, lanes_below
 
 comptime MANY_REGISTERS = CompilationTarget.has_avx512f() or CompilationTarget.has_neon()
 comptime MR = 12 if MANY_REGISTERS else 6

@@ -9,7 +9,7 @@ from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load
 from std.utils.index import IndexList
 
-from .activation import Ptr, lanes_below
+from .memory import Ptr, lanes_below
 
 
 @no_inline

@@ -6,7 +6,7 @@ total, which keeps the rounding error near that of a pairwise sum. The order is 
 
 from std.sys.info import simd_width_of
 
-from .activation import COMPUTE, Ptr, lanes_below, load, store
+from .memory import COMPUTE, Ptr, lanes_below, load_lanes, store_lanes
 
 comptime ROW_BLOCK = 64
 
@@ -25,13 +25,13 @@ def _add_column_strip[
         var sums = Array[V, vectors](fill=V(0))
         for i in range(first, min(rows, first + ROW_BLOCK)):
             comptime for j in range(vectors):
-                sums[j] += load[source, W, masked](x.unsafe_offset(i * x_stride + j * W), mask)
+                sums[j] += load_lanes[source, W, masked](x.unsafe_offset(i * x_stride + j * W), mask)
         comptime for j in range(vectors):
             total[j] += sums[j]
     comptime for j in range(vectors):
         var p = out_.unsafe_offset(j * W)
-        var old = rebind[V](load[dtype, W, masked](p, mask))
-        store[dtype, W, masked](rebind[SIMD[COMPUTE[dtype], W]](old + total[j]), p, mask)
+        var old = rebind[V](load_lanes[dtype, W, masked](p, mask))
+        store_lanes[dtype, W, masked](rebind[SIMD[COMPUTE[dtype], W]](old + total[j]), p, mask)
 
 
 @no_inline

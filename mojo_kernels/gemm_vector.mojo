@@ -8,8 +8,8 @@ thread gets.
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load
 
-from .activation import Ptr, lanes_below
 from .gemm_kernel import KC, tile
+from .memory import Ptr, lanes_below
 
 comptime STRIP = 8
 """Vectors of c in registers."""

@@ -11,19 +11,15 @@ import extensibility
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
-from max.gpu.host.info import is_gpu
 from std.math import ceildiv
 
-from .activation import IDENTITY, Ptr, activate_rows, activation_grad_rows
+from .activation import IDENTITY, activate_rows, activation_grad_rows
 from .gemm import Gemm, gemm
 from .gemm_bf16 import GemmBF16, gemm_bf16
 from .gemm_reduce import add_column_sums
+from .memory import Ptr
+from .target import cpu_only
 from .threads import parallel_for, worthwhile_parts
-
-
-@always_inline
-def _cpu_only[target: StaticString]():
-    comptime assert not is_gpu[target](), "noeira's linear ops are not implemented for GPU yet"
 
 
 @always_inline
@@ -281,7 +277,7 @@ struct Linear:
         bias: InputTensor[dtype=y.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[y.dtype]
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
@@ -315,7 +311,7 @@ struct LinearPre:
         bias: InputTensor[dtype=y.dtype, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[y.dtype]
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
@@ -346,7 +342,7 @@ struct LinearNoBias:
         weight: InputTensor[dtype=y.dtype, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[y.dtype]
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
@@ -378,7 +374,7 @@ struct LinearInputGrad:
         weight: InputTensor[dtype=dx.dtype, rank=2, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[dx.dtype]
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
@@ -408,7 +404,7 @@ struct LinearInputGradAct:
         saved: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[dx.dtype]
         var k = weight.dim_size(0)
         var n = weight.dim_size(1)
@@ -438,7 +434,7 @@ struct LinearParamGrad:
         dz: InputTensor[dtype=x.dtype, rank=x.rank, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[dweight.dtype]
         comptime S = Ptr[x.dtype]
         var k = dweight.dim_size(0)
@@ -462,7 +458,7 @@ struct LinearWeightGrad:
         dz: InputTensor[dtype=x.dtype, rank=x.rank, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[dweight.dtype]
         comptime S = Ptr[x.dtype]
         var k = dweight.dim_size(0)
@@ -485,7 +481,7 @@ struct Activation:
     def execute[
         target: StaticString, activation: Int
     ](y: OutputTensor, x: InputTensor[dtype=y.dtype, rank=y.rank, ...], ctx: DeviceContext) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[y.dtype]
         _activation(activation, rebind[P](x.unsafe_ptr()), rebind[P](y.unsafe_ptr()), y.size())
 
@@ -503,7 +499,7 @@ struct ActivationGrad:
         saved: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
         ctx: DeviceContext,
     ) raises:
-        _cpu_only[target]()
+        cpu_only[target]()
         comptime P = Ptr[dx.dtype]
         _activation_grad(
             activation,

@@ -6,7 +6,8 @@ from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
 
 from .control import CURSOR, EVAL_CORRECT, EVAL_LOSS, EVAL_ROWS, EVAL_WEIGHT, LOG_LOSS, LOG_WEIGHT
-from .memory import Ptr, at, store
+from .memory import Ptr, at, ptr, store
+from .target import cpu_only
 
 comptime F64 = DType.float64
 
@@ -26,13 +27,14 @@ struct RecordLoss:
         weight: InputTensor[...],
         ctx: DeviceContext,
     ) raises:
-        var cursor = Int(at(counters.unsafe_ptr(), CURSOR))
+        cpu_only[target]()
+        var cursor = Int(at(ptr(counters), CURSOR))
         # a loop that runs past the record starts over instead of writing outside it
-        var row = record.unsafe_ptr().unsafe_offset(cursor % record.dim_size(0) * record.dim_size(1))
-        var w = at(weight.unsafe_ptr(), 0).cast[DType.float32]()
-        store[1](row, LOG_LOSS, at(loss.unsafe_ptr(), 0).cast[DType.float32]())
+        var row = ptr(record).unsafe_offset(cursor % record.dim_size(0) * record.dim_size(1))
+        var w = at(ptr(weight), 0).cast[DType.float32]()
+        store[1](row, LOG_LOSS, at(ptr(loss), 0).cast[DType.float32]())
         store[1](row, LOG_WEIGHT, w)
-        store[1](accumulated.unsafe_ptr(), 0, at(accumulated.unsafe_ptr(), 0) + w)
+        store[1](ptr(accumulated), 0, at(ptr(accumulated), 0) + w)
 
 
 def argmax[dtype: DType](row: Ptr[dtype], count: Int) -> Int:
@@ -63,20 +65,21 @@ struct AccumulateTotals:
         weight: InputTensor[...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         var rows = logits.dim_size(0)
         var classes = logits.dim_size(1)
         var correct = 0
         for r in range(rows):
             var wanted: Int
             comptime if targets.rank == 1:
-                wanted = Int(at(targets.unsafe_ptr(), r))
+                wanted = Int(at(ptr(targets), r))
             else:
-                wanted = argmax(targets.unsafe_ptr().unsafe_offset(r * classes), classes)
-            if argmax(logits.unsafe_ptr().unsafe_offset(r * classes), classes) == wanted:
+                wanted = argmax(ptr(targets).unsafe_offset(r * classes), classes)
+            if argmax(ptr(logits).unsafe_offset(r * classes), classes) == wanted:
                 correct += 1
-        var t = totals.unsafe_ptr()
-        var w = at(weight.unsafe_ptr(), 0).cast[F64]()
-        store[1](t, EVAL_LOSS, at(t, EVAL_LOSS) + at(loss.unsafe_ptr(), 0).cast[F64]() * w)
+        var t = ptr(totals)
+        var w = at(ptr(weight), 0).cast[F64]()
+        store[1](t, EVAL_LOSS, at(t, EVAL_LOSS) + at(ptr(loss), 0).cast[F64]() * w)
         store[1](t, EVAL_WEIGHT, at(t, EVAL_WEIGHT) + w)
         store[1](t, EVAL_CORRECT, at(t, EVAL_CORRECT) + Float64(correct))
         store[1](t, EVAL_ROWS, at(t, EVAL_ROWS) + Float64(rows))

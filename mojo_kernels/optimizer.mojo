@@ -34,7 +34,8 @@ from .control import (
     SKIPPED,
     WEIGHT_DECAY,
 )
-from .memory import Ptr, at, load, store
+from .memory import Ptr, at, load, ptr, store
+from .target import cpu_only
 from .threads import parallel_for
 
 comptime CHUNK = 16384
@@ -108,11 +109,12 @@ struct GradientNorm:
         grad: MutableInputTensor[rank=1, ...],
         ctx: DeviceContext,
     ) raises:
+        cpu_only[target]()
         var n = grad.dim_size(0)
-        var g = grad.unsafe_ptr()
+        var g = ptr(grad)
         var total = chunked_sum_of_squares(g, n)
-        store[1](norm.unsafe_ptr(), 0, sqrt(total))
-        store[1](bad.unsafe_ptr(), 0, Int64(-1) if isfinite(total) else Int64(first_non_finite(g, n)))
+        store[1](ptr(norm), 0, sqrt(total))
+        store[1](ptr(bad), 0, Int64(-1) if isfinite(total) else Int64(first_non_finite(g, n)))
 
 
 @fieldwise_init
@@ -307,32 +309,33 @@ struct Adam:
         lr_table: InputTensor[dtype=F64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
-        var h = hyper.unsafe_ptr()
+        cpu_only[target]()
+        var h = ptr(hyper)
         var step = begin(
-            counters.unsafe_ptr(),
+            ptr(counters),
             h,
-            lr_table.unsafe_ptr(),
+            ptr(lr_table),
             lr_table.dim_size(0),
-            at(norm.unsafe_ptr(), 0),
-            Int(at(bad.unsafe_ptr(), 0)),
-            accumulated.unsafe_ptr(),
-            record.unsafe_ptr(),
+            at(ptr(norm), 0),
+            Int(at(ptr(bad), 0)),
+            ptr(accumulated),
+            ptr(record),
             record.dim_size(0),
             record.dim_size(1),
         )
         if not step.apply:
             if step.clear:
-                clear_all(grd.unsafe_ptr(), grd.dim_size(0))
+                clear_all(ptr(grd), grd.dim_size(0))
             return
         for s in range(segments.dim_size(0)):
-            var first = Int(at(segments.unsafe_ptr(), 2 * s))
-            var count = Int(at(segments.unsafe_ptr(), 2 * s + 1))
-            var lr = step.lr * at(multipliers.unsafe_ptr(), 2 * s)
-            var decay = at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1)
-            var p = val.unsafe_ptr()
-            var g = grd.unsafe_ptr()
-            var m1 = m.unsafe_ptr()
-            var v1 = v.unsafe_ptr()
+            var first = Int(at(ptr(segments), 2 * s))
+            var count = Int(at(ptr(segments), 2 * s + 1))
+            var lr = step.lr * at(ptr(multipliers), 2 * s)
+            var decay = at(h, WEIGHT_DECAY) * at(ptr(multipliers), 2 * s + 1)
+            var p = ptr(val)
+            var g = ptr(grd)
+            var m1 = ptr(m)
+            var v1 = ptr(v)
 
             def chunk(i: Int) {imm}:
                 adam_run(p, g, m1, v1, first + i * CHUNK, min(CHUNK, count - i * CHUNK), step, h, lr, decay)
@@ -362,31 +365,32 @@ struct SGD:
         lr_table: InputTensor[dtype=F64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
-        var h = hyper.unsafe_ptr()
+        cpu_only[target]()
+        var h = ptr(hyper)
         var step = begin(
-            counters.unsafe_ptr(),
+            ptr(counters),
             h,
-            lr_table.unsafe_ptr(),
+            ptr(lr_table),
             lr_table.dim_size(0),
-            at(norm.unsafe_ptr(), 0),
-            Int(at(bad.unsafe_ptr(), 0)),
-            accumulated.unsafe_ptr(),
-            record.unsafe_ptr(),
+            at(ptr(norm), 0),
+            Int(at(ptr(bad), 0)),
+            ptr(accumulated),
+            ptr(record),
             record.dim_size(0),
             record.dim_size(1),
         )
         if not step.apply:
             if step.clear:
-                clear_all(grd.unsafe_ptr(), grd.dim_size(0))
+                clear_all(ptr(grd), grd.dim_size(0))
             return
         for s in range(segments.dim_size(0)):
-            var first = Int(at(segments.unsafe_ptr(), 2 * s))
-            var count = Int(at(segments.unsafe_ptr(), 2 * s + 1))
-            var lr = step.lr * at(multipliers.unsafe_ptr(), 2 * s)
-            var decay = at(h, WEIGHT_DECAY) * at(multipliers.unsafe_ptr(), 2 * s + 1)
-            var p = val.unsafe_ptr()
-            var g = grd.unsafe_ptr()
-            var m1 = m.unsafe_ptr()
+            var first = Int(at(ptr(segments), 2 * s))
+            var count = Int(at(ptr(segments), 2 * s + 1))
+            var lr = step.lr * at(ptr(multipliers), 2 * s)
+            var decay = at(h, WEIGHT_DECAY) * at(ptr(multipliers), 2 * s + 1)
+            var p = ptr(val)
+            var g = ptr(grd)
+            var m1 = ptr(m)
 
             def chunk(i: Int) {imm}:
                 sgd_run(p, g, m1, first + i * CHUNK, min(CHUNK, count - i * CHUNK), step, h, lr, decay)

@@ -9,7 +9,8 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 
 from .control import SEED, STEP, STREAM
-from .memory import at, store
+from .memory import at, ptr, store
+from .target import cpu_only
 
 comptime SHUFFLE_STREAM = UInt32(0x5FFF1E)
 comptime FOLD_STREAM = UInt32(0xF01D)
@@ -62,8 +63,9 @@ struct FoldIn:
         number: InputTensor[dtype=DType.int64, rank=1, ...],
         ctx: DeviceContext,
     ) raises:
-        var k = key.unsafe_ptr()
-        var words = philox(Int(at(number.unsafe_ptr(), 0)), low_word(at(k, STREAM)), FOLD_STREAM, 0)
-        store[1](result.unsafe_ptr(), SEED, at(k, SEED))
-        store[1](result.unsafe_ptr(), STEP, at(k, STEP))
-        store[1](result.unsafe_ptr(), STREAM, Int64(words[0]))
+        cpu_only[target]()
+        var k = ptr(key)
+        var words = philox(Int(at(ptr(number), 0)), low_word(at(k, STREAM)), FOLD_STREAM, 0)
+        store[1](ptr(result), SEED, at(k, SEED))
+        store[1](ptr(result), STEP, at(k, STEP))
+        store[1](ptr(result), STREAM, Int64(words[0]))

@@ -4,8 +4,9 @@ import extensibility
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 
-from .activation import Ptr
 from .gemm_reduce import add_column_sums
+from .memory import Ptr
+from .target import cpu_only
 
 
 @extensibility.register("noeira.sum_rows")
@@ -16,6 +17,7 @@ struct SumRows:
     def execute[
         target: StaticString
     ](y: OutputTensor[rank=1, ...], x: InputTensor[dtype=y.dtype, ...], ctx: DeviceContext) raises:
+        cpu_only[target]()
         comptime P = Ptr[y.dtype]
         var cols = y.dim_size(0)
         var rows = 1
