@@ -1,8 +1,8 @@
 """`python -m bench`: time noeira against other systems, after checking that they compute the same.
 
-    python -m bench --quick                       what `make bench` runs
-    python -m bench --case 'gemm-*' --against numpy
-    python -m bench --json out.json --plot plots --results bench/RESULTS.md
+python -m bench --quick                       what `make bench` runs
+python -m bench --case 'gemm-*' --against numpy
+python -m bench --json out.json --plot plots --results bench/RESULTS.md
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bench.machine import Peaks
     from bench.runner import CaseResult
 
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -32,6 +33,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="where noeira and PyTorch run: cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="the cases and sample lengths of `make bench`")
     parser.add_argument("--runs", type=int, default=None, help="timed runs a system at least, instead of a case's own")
+    parser.add_argument(
+        "--patience", type=float, metavar="S", help="seconds a case may take to replace rounds that others disturb"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, samples included")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="write one PNG a family of cases")
     parser.add_argument("--results", type=Path, metavar="FILE.md", help="write the Markdown report")
@@ -119,7 +123,9 @@ def _run_cases(
 
     results = []
     for case in cases:
-        length = {"sample_seconds": 0.003, "lead_seconds": 0.001, "patience": 5.0} if options.quick else {}
+        length = {"sample_seconds": 0.003, "lead_seconds": 0.001, "patience": 2.0} if options.quick else {}
+        if options.patience is not None:
+            length["patience"] = options.patience
         plan = Plan(runs=options.runs or case.runs, **length)
         results.append(run_case(case, systems, setup, plan, peaks))
         print("\n".join(report.lines(results[-1])), flush=True)
@@ -144,8 +150,10 @@ def _write(
         options.results.parent.mkdir(parents=True, exist_ok=True)
         options.results.write_text(report.markdown(results, facts, peaks, absent), encoding="utf-8")
     if options.plot:
+        from bench import pictures
+
         try:
-            report.plot(results, options.plot, facts)
+            pictures.plot(results, options.plot, facts)
         except ImportError as error:
             print(f"no pictures: {error}; pip install 'noeira[bench]'", file=sys.stderr)
     for path in (options.json, options.results, options.plot):

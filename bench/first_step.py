@@ -5,6 +5,7 @@ of the system would, and prints the loss as soon as the step is done, then the s
 points. Nothing is imported before the clock starts but what Python itself needs.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -21,7 +22,7 @@ def noeira(path: str, depth: int) -> dict[str, float | str]:
     imported = time.perf_counter() - START
     arrays = np.load(path)
     widths = [arrays["x"].shape[1], *[arrays["w0"].shape[1]] * depth]
-    layers = [LinearReLU(a, b) for a, b in zip(widths, widths[1:], strict=False)]
+    layers = [LinearReLU(a, b) for a, b in itertools.pairwise(widths)]
     net = Sequential(*layers, Linear(widths[-1], arrays["head"].shape[1])).init(seed=0)
     for i, param in enumerate(net.named_parameters().values()):
         if i % 2 == 0:
@@ -29,7 +30,13 @@ def noeira(path: str, depth: int) -> dict[str, float | str]:
         else:
             param.val = np.zeros(param.shape, np.float32)
     trainer = Trainer(
-        net, loss=CrossEntropyLoss(), optimizer=Adam(1e-3), device="cpu", run_dir=None, fast_dev_run=True, progress=False
+        net,
+        loss=CrossEntropyLoss(),
+        optimizer=Adam(1e-3),
+        device="cpu",
+        run_dir=None,
+        fast_dev_run=True,
+        progress=False,
     )
     history = trainer.fit((arrays["x"], arrays["y"]), batch_size=len(arrays["x"]), shuffle=False)
     return {"loss": history.losses[0], "imports": imported, "compiled": str(history.compiled)}
@@ -47,7 +54,7 @@ def torch(path: str, depth: int, *, compiled: bool = False) -> dict[str, float |
     weights = [torch.from_numpy(arrays[f"w{i}"]) for i in range(depth)] + [torch.from_numpy(arrays["head"])]
     layers: list[torch.nn.Module] = []
     for weight in weights:
-        layers += [Linear(*weight.shape), ReLU()]
+        layers += [Linear(weight.shape[0], weight.shape[1]), ReLU()]
         with torch.no_grad():
             layers[-2].weight.copy_(weight.T)  # type: ignore[union-attr, operator]
             layers[-2].bias.zero_()  # type: ignore[union-attr, operator]

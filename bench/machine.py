@@ -54,35 +54,6 @@ def load_average() -> float | None:
 
 
 @dataclass(frozen=True)
-class CpuUse:
-    """CPU seconds used by all processes, and by this one and the children it waited for."""
-
-    wall: float
-    everybody: float | None
-    ours: float
-
-    @staticmethod
-    def now() -> CpuUse:
-        """Read the counters."""
-        everybody = None
-        with suppress(OSError, ValueError):
-            user, nice, system, idle, iowait, irq, softirq, steal = map(
-                int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
-            )
-            everybody = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-        times = os.times()
-        return CpuUse(time.perf_counter(), everybody, sum(times[:4]))
-
-    def others_since(self, start: CpuUse) -> float | None:
-        """Share of the machine's cores that other processes (or other guests) took since `start`."""
-        wall = self.wall - start.wall
-        if self.everybody is None or start.everybody is None or wall < 0.2:
-            return None
-        used = self.everybody - start.everybody - (self.ours - start.ours)
-        return min(1.0, max(0.0, used / wall / (os.cpu_count() or 1)))
-
-
-@dataclass(frozen=True)
 class Peaks:
     """Measured bests of the whole machine.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -27,7 +28,7 @@ def perceptron(depth: int, *, width: int = 256, features: int = 784, classes: in
     widths = [features, *[width] * depth]
     weights = {
         f"w{i}": draw.standard_normal((a, b), np.float32) * np.float32((2 / a) ** 0.5)
-        for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False))
+        for i, (a, b) in enumerate(itertools.pairwise(widths))
     }
     head = draw.standard_normal((width, classes), np.float32) * np.float32(width**-0.5)
     x = draw.standard_normal((rows, features), np.float32)
@@ -74,7 +75,9 @@ class FreshProcess:
             elapsed = time.perf_counter() - start
             errors = child.communicate()[1]
         if child.returncode or not line:
-            raise RuntimeError(f"the {self.system} process ended with code {child.returncode}: {errors.strip()[-2000:]}")
+            raise RuntimeError(
+                f"the {self.system} process ended with code {child.returncode}: {errors.strip()[-2000:]}"
+            )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._cpu.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         self._reports.append(json.loads(line))

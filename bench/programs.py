@@ -45,8 +45,10 @@ class Bound:
     """A program on its arrays: `run()` is what is timed, `outputs()` and `memory` are for comparing."""
 
     def __init__(self, program: Program, arrays: Inputs, device: Device):
-        copies = {name: np.array(arrays[name]) for name in program.inputs}
-        self.memory = {name: DeviceArray.of(array, device) for name, array in copies.items()}
+        self.memory: dict[str, DeviceArray] = {}
+        for name in program.inputs:  # aligned, as arenas are
+            self.memory[name] = DeviceArray.zeros(np.shape(arrays[name]), np.asarray(arrays[name]).dtype, device)
+            self.memory[name].write(arrays[name])
         self._bound, self._device = program.bind(self.memory), device
 
     def run(self) -> list[Any]:
@@ -72,9 +74,20 @@ class ProgramSet:
     what: str
     recordings: Sequence[Callable[[], StagedGraph]]
     _built: dict[Device, dict[str, Program]] = field(default_factory=dict)
+    _failed: dict[Device, str] = field(default_factory=dict)
 
     def bind(self, name: str, arrays: Inputs, device: Device) -> Bound:
-        """The program `name` on copies of the arrays it takes."""
+        """The program `name` on copies of the arrays it takes.
+
+        Raises:
+            RuntimeError: The set does not compile; tried once.
+        """
+        if device in self._failed:
+            raise RuntimeError(self._failed[device])
         if device not in self._built:
-            self._built[device] = build([make() for make in self.recordings], device, self.what)
+            try:
+                self._built[device] = build([make() for make in self.recordings], device, self.what)
+            except Exception as error:
+                self._failed[device] = f"{self.what} do not compile: {error}"
+                raise
         return Bound(self._built[device][name], arrays, device)

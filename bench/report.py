@@ -1,4 +1,4 @@
-"""Reports: lines while running, JSON, a Markdown table, pictures."""
+"""Reports: lines while running, JSON, a Markdown table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from pathlib import Path
 
 from bench.machine import Peaks
 from bench.runner import CaseResult
-from bench.systems import OURS, SYSTEMS
+from bench.systems import OURS
 from bench.timing import CALM, geometric_mean
-
-BUSY = 0.05
-"""Share of the cores taken by others from which a report speaks of a busy machine."""
 
 
 def seconds(value: float) -> str:
@@ -39,8 +36,8 @@ def lines(result: CaseResult) -> list[str]:
     head = result.name
     if result.floor:
         head += f"   floor {seconds(result.floor)}"
-    if result.waited > CALM:
-        head += f"   DISTURBED: threads waited for a core {result.waited:.0%} of the time"
+    if result.others > CALM:
+        head += f"   DISTURBED: other processes took {result.others:.0%} of the machine"
     elif result.dropped:
         head += f"   ({result.dropped} disturbed rounds replaced)"
     shown = [head]
@@ -52,8 +49,8 @@ def lines(result: CaseResult) -> list[str]:
         if name in ratios:
             ratio = ratios[name]
             text += f"  {OURS}/{name} = {ratio.value:.3f} ({ratio.low:.3f} .. {ratio.high:.3f})"
-        elif result.net is not None and result.overhead is not None:
-            text += f"  net {seconds(result.net)} + {seconds(result.overhead)} for the call"
+        elif result.overhead is not None:
+            text += f"  net {_net(result)} + {seconds(result.overhead)} for the call"
         shown.append(text)
     for name, notes in result.notes.items():
         shown.append(f"    {name}: " + ", ".join(f"{key} {_note(value)}" for key, value in notes.items()))
@@ -61,12 +58,19 @@ def lines(result: CaseResult) -> list[str]:
     return shown
 
 
+def _net(result: CaseResult) -> str:
+    return "unknown" if result.net is None else seconds(result.net)
+
+
 def _note(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.3g}"
 
 
 def document(
-    results: Sequence[CaseResult], machine: Mapping[str, object], peaks: Mapping[str, Peaks | None], absent: Mapping[str, str]
+    results: Sequence[CaseResult],
+    machine: Mapping[str, object],
+    peaks: Mapping[str, Peaks | None],
+    absent: Mapping[str, str],
 ) -> dict[str, object]:
     """Everything measured, as JSON holds it."""
     return {
@@ -101,18 +105,28 @@ def families(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
 
 def speed_summary(results: Sequence[CaseResult]) -> str:
     """Geometric mean and worst of a family's speed against the best other system in each case, raw and net."""
-    parts = []
-    for label, ours in (("", lambda r: r.summaries[OURS].median), ("net of the call ", lambda r: r.net)):
-        pairs = [(r.name, r.best_other / value) for r in results if not r.error and r.best_other and (value := ours(r))]
-        if len(pairs) > 1:
-            worst = min(pairs, key=lambda pair: pair[1])
-            mean = geometric_mean([speed for _, speed in pairs])
-            parts.append(f"{label}{mean:.2f}x (geometric mean; worst {worst[1]:.2f}x, {worst[0]})")
-    return f"Speed of {OURS} over the best other system: " + "; ".join(parts) + "." if parts else ""
+    compared = [result for result in results if not result.error and result.best_other]
+    raw = [(result.name, result.best_other / result.summaries[OURS].median) for result in compared if result.best_other]
+    if len(raw) < 2:
+        return ""
+    text = f"Speed of {OURS} over the best other system: {_mean_and_worst(raw)}"
+    net = [(r.name, r.best_other / r.net) for r in compared if r.best_other and r.net is not None]
+    if len(net) > 1:
+        untold = f", {len(raw) - len(net)} cases too short to tell" if len(net) < len(raw) else ""
+        text += f"; net of the call {_mean_and_worst(net)}{untold}"
+    return text + "."
+
+
+def _mean_and_worst(speeds: Sequence[tuple[str, float]]) -> str:
+    name, least = min(speeds, key=lambda pair: pair[1])
+    return f"{geometric_mean([speed for _, speed in speeds]):.2f}x (geometric mean; worst {least:.2f}x, {name})"
 
 
 def markdown(
-    results: Sequence[CaseResult], machine: Mapping[str, object], peaks: Mapping[str, Peaks | None], absent: Mapping[str, str]
+    results: Sequence[CaseResult],
+    machine: Mapping[str, object],
+    peaks: Mapping[str, Peaks | None],
+    absent: Mapping[str, str],
 ) -> str:
     """The report as `RESULTS.md` shows it."""
     versions = machine["versions"]
@@ -120,11 +134,13 @@ def markdown(
     text = [
         "# Benchmark results",
         "",
-        "Made by `python -m bench --results`; do not edit. Times are medians of a call, with the 10th and 90th",
-        f"percentile. A ratio is the time of {OURS} over the time of the other system (below 1: {OURS} is faster), with",
-        "its 95 % interval. The floor is the larger of FLOPs over the multiply-add peak and bytes over the copy rate.",
+        "Made by `python -m bench --results`; do not edit. Times are medians of a call, with 10th and 90th percentile.",
+        f"A ratio is the time of {OURS} over the time of the other system (below 1: {OURS} is faster), with its 95 %",
+        "interval. The floor is the larger of FLOPs over the multiply-add peak and bytes over the copy rate; a system",
+        "that reads more than it writes, or finds its data in a cache, can beat the copy rate.",
         "",
-        f"- {machine['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads for every system",
+        f"- {machine['date']}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['threads']} threads for every system",
         f"- {', '.join(f'{name} {number}' for name, number in versions.items())}",
     ]
     for when, found in peaks.items():
@@ -144,15 +160,13 @@ def _busy_line(results: Sequence[CaseResult], machine: Mapping[str, object]) -> 
     timed = [result for result in results if not result.error]
     if not timed:
         return []
-    disturbed = [result for result in timed if result.waited > CALM]
-    shares = [result.others_cpu for result in timed if result.others_cpu is not None]
-    load = f"load average {machine.get('load_before')} before, {machine.get('load_after')} after"
-    others = f"; other processes took {sum(shares) / len(shares):.0%} of the cores meanwhile" if shares else ""
-    verdict = "**Measured on a busy machine**" if disturbed or (shares and max(shares) > BUSY) else "Measured on a quiet machine"
-    dropped = sum(result.dropped for result in timed)
+    disturbed = [result for result in timed if result.others > CALM]
+    verdict = "**Measured on a busy machine**" if disturbed else "Measured on a quiet machine"
     return [
-        f"- {verdict}: {load}{others}; {dropped} disturbed rounds replaced; {len(disturbed)} of {len(timed)} cases "
-        "stayed disturbed (marked *: their ratios may flatter either side)"
+        f"- {verdict}: load average {machine.get('load_before')} before, {machine.get('load_after')} after (this run "
+        f"included); other processes took {sum(result.others for result in timed) / len(timed):.0%} of the cores "
+        f"meanwhile; {sum(result.dropped for result in timed)} disturbed rounds replaced; {len(disturbed)} of "
+        f"{len(timed)} cases stayed disturbed (marked *: their ratios may flatter either side)"
     ]
 
 
@@ -163,45 +177,19 @@ def _table(results: Sequence[CaseResult]) -> list[str]:
             rows.append(f"| {result.name} | | {result.error.replace('|', '/')} | | | |")
             continue
         ratios = result.ratios
-        for name, s in result.summaries.items():
-            ratio = f"{ratios[name].value:.2f} ({ratios[name].low:.2f}..{ratios[name].high:.2f})" if name in ratios else ""
-            share = f"{result.floor / s.median:.0%}" if result.floor else ""
-            time = seconds(s.median)
-            if name == OURS and result.net is not None:
-                time += f" (net {seconds(result.net)})"
+        for name, summary in result.summaries.items():
+            ratio = ratios.get(name)
+            time = seconds(summary.median)
+            if name == OURS and result.overhead is not None:
+                time += f" (net {_net(result)})"
             notes = ", ".join(f"{key} {_note(value)}" for key, value in result.notes.get(name, {}).items())
-            label = f"{name}<br>{notes}" if notes else name
-            mark = "*" if result.waited > CALM else ""
-            rows.append(f"| {result.name}{mark} | {label} | {time} | {seconds(s.p10)}..{seconds(s.p90)} | {ratio} | {share} |")
+            cells = (
+                result.name + ("*" if result.others > CALM else ""),
+                f"{name}<br>{notes}" if notes else name,
+                time,
+                f"{seconds(summary.p10)}..{seconds(summary.p90)}",
+                "" if ratio is None else f"{ratio.value:.2f} ({ratio.low:.2f}..{ratio.high:.2f})",
+                f"{result.floor / summary.median:.0%}" if result.floor else "",
+            )
+            rows.append(f"| {' | '.join(cells)} |")
     return rows
-
-
-def plot(results: Sequence[CaseResult], folder: Path, machine: Mapping[str, object]) -> list[Path]:
-    """One PNG a family: speed of every system relative to noeira's, a bar each."""
-    from matplotlib.figure import Figure
-
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for family, members in families(results).items():
-        cases = [member for member in members if member.ratios]
-        if not cases:
-            continue
-        names = [name for name in SYSTEMS if any(name in case.ratios for case in cases)]
-        figure = Figure(figsize=(8, 1.2 + 0.28 * len(cases) * max(1, len(names))), dpi=120, layout="constrained")
-        axes = figure.add_subplot()
-        height = 0.8 / len(names)
-        for i, name in enumerate(names):
-            rows = [(row, case.ratios[name]) for row, case in enumerate(cases) if name in case.ratios]
-            values = [ratio.value for _, ratio in rows]
-            spread = [[r.value - r.low for _, r in rows], [r.high - r.value for _, r in rows]]
-            axes.barh([row + i * height for row, _ in rows], values, height, label=name, xerr=spread, capsize=2)
-        axes.axvline(1, color="black", linewidth=1)
-        axes.set_yticks([row + 0.4 - height / 2 for row in range(len(cases))], [case.name for case in cases])
-        axes.invert_yaxis()
-        axes.set_xlabel(f"time of {OURS} / time of the other system (below 1: {OURS} is faster)")
-        axes.set_title(f"{family} — {machine['cpu']}, {machine['threads']} threads", fontsize=9)
-        axes.legend(fontsize=8)
-        path = folder / f"{family.replace(' ', '-')}.png"
-        figure.savefig(path)
-        written.append(path)
-    return written

@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 
 from bench.case import Case, Job, Results, Setup, Unsupported, Work
 from bench.equality import Different, compare
-from bench.machine import CpuUse, Peaks
+from bench.machine import Peaks
 from bench.systems import OURS
 from bench.timing import Measurement, Plan, Ratio, Summary, Timed, measure
 
 EMPTY = f"{OURS} (empty call)"
+
+RESOLUTION = 0.25
+"""Share of the cost of a call below which the rest of it is noise."""
+
+_shown: set[str] = set()
+"""Errors whose traceback was printed."""
 
 
 @dataclass
@@ -34,10 +40,8 @@ class CaseResult:
     absent: dict[str, str] = field(default_factory=dict)
     """Systems that did not take part, and why."""
     notes: dict[str, dict[str, float | str]] = field(default_factory=dict)
-    others_cpu: float | None = None
-    """Share of the machine other processes took during the timing."""
-    waited: float = 0.0
-    """Share of the timed seconds in which threads stood waiting for a core."""
+    others: float = 0.0
+    """Share of the machine that other processes took during the kept rounds."""
     dropped: int = 0
     """Rounds that were taken and replaced because others disturbed them."""
     error: str = ""
@@ -58,10 +62,11 @@ class CaseResult:
 
     @property
     def net(self) -> float | None:
-        """Noeira's median without the cost of the call."""
+        """Noeira's median without the cost of the call; None where what is left is too little to be known."""
         if self.overhead is None or OURS not in self.samples:
             return None
-        return max(self.summaries[OURS].median - self.overhead, 0.0)
+        left = self.summaries[OURS].median - self.overhead
+        return left if left >= RESOLUTION * self.overhead else None
 
     @property
     def best_other(self) -> float | None:
@@ -91,17 +96,17 @@ def run_case(
         outcome.error = f"not timed, results differ: {error}"
         return outcome
     except Exception as error:  # one broken case must not take the others' figures with it
-        traceback.print_exc()
+        if str(error) not in _shown:
+            _shown.add(str(error))
+            traceback.print_exc()
         outcome.error = f"{type(error).__name__}: {error}".splitlines()[0]
         return outcome
     timed = {name: Timed(job.run, job.measure) for name, job in jobs.items()}
     empty = jobs[OURS].empty
     if empty is not None:
         timed[EMPTY] = Timed(empty)
-    start = CpuUse.now()
     measured = timer(timed, plan)
-    outcome.others_cpu = CpuUse.now().others_since(start)
-    outcome.waited, outcome.dropped = measured.waited, measured.dropped
+    outcome.others, outcome.dropped = measured.others, measured.dropped
     samples = dict(measured.samples)
     if empty is not None:
         outcome.overhead = statistics.median(samples.pop(EMPTY))
@@ -110,9 +115,7 @@ def run_case(
     return outcome
 
 
-def _build(
-    case: Case, systems: Sequence[str], inputs: Results, setup: Setup, outcome: CaseResult
-) -> dict[str, Job]:
+def _build(case: Case, systems: Sequence[str], inputs: Results, setup: Setup, outcome: CaseResult) -> dict[str, Job]:
     jobs: dict[str, Job] = {}
     for name in systems:
         if name in case.builders:

@@ -5,9 +5,8 @@ threads are quiet (the worker threads of one library go on spinning for millisec
 the next one needs), then the system runs untimed until its caches and threads are warm, then one sample is timed.
 
 Other processes on the machine do not slow all systems alike: where threads meet at a barrier and spin, one that has
-lost its core can make a call a hundred times slower. So the kernel is asked how long this process's threads stood
-ready without a core during each sample; while rounds are disturbed more of them are taken, and those in which threads
-waited least are kept. The choice never looks at the times.
+lost its core can make a call a hundred times slower. So the kernel is asked what CPU time others took during each
+round; while rounds are disturbed more of them are taken, and the calmest are kept. The choice never looks at the times.
 """
 
 from __future__ import annotations
@@ -15,20 +14,24 @@ from __future__ import annotations
 import gc
 import math
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 Clock = Callable[[], float]
 
 BOOTSTRAP = 2000
 CONFIDENCE = (2.5, 97.5)
 """Percentiles of the interval around a ratio."""
-CALM = 0.02
-"""Share of a round's time that threads may stand waiting for a core before the round counts as disturbed."""
+CALM = 0.08
+"""Share of the machine's CPU time that others may take during a round before it counts as disturbed."""
+MOST = 10
+"""Times as many rounds as planned that are taken at most."""
 
 
 @dataclass(frozen=True)
@@ -67,24 +70,19 @@ class Measurement:
 
     Args:
         samples: Seconds a call of every system, two a round, in the order taken.
-        waited: Share of the kept samples' time that threads stood waiting for a core other processes had.
+        others: Share of the machine that other processes took during the kept rounds, on average.
         dropped: Rounds taken and not kept.
     """
 
     samples: dict[str, list[float]]
-    waited: float
+    others: float
     dropped: int
 
 
 @dataclass
 class _Round:
-    seconds: float
-    waited: float
+    others: float
     samples: dict[str, list[float]]
-
-    @property
-    def disturbance(self) -> float:
-        return self.waited / self.seconds if self.seconds > 0 else 0.0
 
 
 def order(names: Sequence[str], number: int) -> Iterator[str]:
@@ -95,14 +93,16 @@ def order(names: Sequence[str], number: int) -> Iterator[str]:
     yield from reversed(shifted)
 
 
-def waited() -> float:
-    """Seconds this process's threads have stood ready to run without a core (Linux; 0 elsewhere)."""
-    total = 0
-    with suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError, ValueError, IndexError), open(f"/proc/self/task/{thread}/schedstat") as file:
-                total += int(file.read().split()[1])
-    return total * 1e-9
+def foreign() -> float:
+    """Seconds of this machine's whole CPU time that other processes, or other guests, have taken (Linux; else 0)."""
+    with suppress(OSError, ValueError):
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(field) for field in file.readline().split()[1:9]]
+        everybody = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # without idle and waiting for I/O
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ours = time.process_time() + children.ru_utime + children.ru_stime
+        return (everybody - ours) / (os.cpu_count() or 1)
+    return 0.0
 
 
 def settle(limit: float = 0.1, *, step: float = 0.002, busy: float = 0.1) -> bool:
@@ -140,7 +140,7 @@ def measure(
     *,
     clock: Clock = time.perf_counter,
     wait: Callable[[], object] = settle,
-    disturbed: Clock = waited,
+    others: Clock = foreign,
 ) -> Measurement:
     """Time all systems by turns."""
     counts = {}
@@ -153,19 +153,20 @@ def measure(
     gc.disable()
     try:
         while len(taken) < plan.rounds or (
-            sum(done.disturbance <= CALM for done in taken) < plan.rounds and clock() - start < plan.patience
+            sum(done.others <= CALM for done in taken) < plan.rounds
+            and len(taken) < MOST * plan.rounds
+            and clock() - start < plan.patience
         ):
-            taken.append(_round(systems, order(list(systems), len(taken)), counts, plan, clock, wait, disturbed))
+            began, foreign_before = clock(), others()
+            samples = _round(systems, order(list(systems), len(taken)), counts, plan, clock, wait)
+            taken.append(_Round(max(0.0, others() - foreign_before) / max(clock() - began, 1e-9), samples))
     finally:
         if collecting:
             gc.enable()
-    calmest = sorted(range(len(taken)), key=lambda i: taken[i].disturbance)[: plan.rounds]
+    calmest = sorted(range(len(taken)), key=lambda i: taken[i].others)[: plan.rounds]
     kept = [taken[i] for i in sorted(calmest)]
     samples = {name: [value for done in kept for value in done.samples[name]] for name in systems}
-    seconds = sum(done.seconds for done in kept)
-    return Measurement(
-        samples, sum(done.waited for done in kept) / seconds if seconds > 0 else 0.0, len(taken) - len(kept)
-    )
+    return Measurement(samples, sum(done.others for done in kept) / len(kept), len(taken) - len(kept))
 
 
 def _round(
@@ -175,23 +176,20 @@ def _round(
     plan: Plan,
     clock: Clock,
     wait: Callable[[], object],
-    disturbed: Clock,
-) -> _Round:
-    done = _Round(0.0, 0.0, {name: [] for name in systems})
+) -> dict[str, list[float]]:
+    samples: dict[str, list[float]] = {name: [] for name in systems}
     for name in names:
         timed, count = systems[name], counts[name]
         wait()
-        if timed.measure is None:
-            lead = clock()
+        if timed.measure is not None:
+            samples[name].append(timed.measure())
+            continue
+        lead = clock()
+        timed.run()
+        while clock() - lead < plan.lead_seconds:
             timed.run()
-            while clock() - lead < plan.lead_seconds:
-                timed.run()
-        before = disturbed()
-        total = _seconds(timed.run, count, clock) if timed.measure is None else timed.measure()
-        done.waited += disturbed() - before
-        done.seconds += total
-        done.samples[name].append(total / count)
-    return done
+        samples[name].append(_seconds(timed.run, count, clock) / count)
+    return samples
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ class Ratio:
     high: float
 
     @staticmethod
-    def of(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    def of(ours: ArrayLike, theirs: ArrayLike) -> Ratio:
         """Ratio of medians; the interval resamples whole rounds, since what lies close in time errs together."""
         a, b = np.reshape(ours, (-1, 2)), np.reshape(theirs, (-1, 2))
         picks = np.random.default_rng(0).integers(0, len(a), (BOOTSTRAP, len(a)))

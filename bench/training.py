@@ -22,6 +22,7 @@ from noeira.nn.datasets import ArrayDataset
 from noeira.nn.training import staging as trainer_programs
 from noeira.nn.training.loop import Loop
 from noeira.ops import control
+from noeira.runtime.devices import Device
 from noeira.runtime.programs import build
 
 STEPS_COMPARED = 20
@@ -66,46 +67,57 @@ def weights_of(inputs: Inputs) -> dict[str, np.ndarray]:
     return {name[4:]: array for name, array in inputs.items() if name.startswith("val ")}
 
 
-def noeira(task: Task, inputs: Inputs, setup: Setup) -> Job:
-    """The train-step and optimizer-step programs over the trainer's loop."""
-    device, model, loss, optimizer = setup.noeira_device, task.net().init(seed=0), CrossEntropyLoss(), Adam(task.lr)
-    for name, param in model.named_parameters().items():
-        param.val = inputs[f"val {name}"]
-    model.to(device=device)
-    model.arena().moments()
-    train = ArrayDataset(inputs["x"], inputs["y"])
-    loop = Loop(
-        model, optimizer, _counters(), compile_programs(model, loss, optimizer, train, device), train, None, device,
-        epochs=1, batch_size=task.batch_size, shuffle=False, accumulate=1, short=False,
-    )  # fmt: skip
-    loop.begin_epoch()
+class NoeiraStep:
+    """A training step of noeira, over the trainer's own loop and programs.
 
-    def run() -> None:
-        if loop.batches_done == loop.batches:
-            loop.begin_epoch()
-        loop.train_batch(loop.batches_done)
-        loop.optimizer_step()
-        if device.kind != "cpu":
-            device.max_device.synchronize()
+    The four recordings are those of a `Trainer`, hence the same entry of the program store.
+    """
 
-    def result() -> Results:
+    def __init__(self, task: Task, inputs: Inputs, device: Device):
+        self.device, self.model = device, task.net().init(seed=0)
+        loss, optimizer = CrossEntropyLoss(), Adam(task.lr)
+        for name, param in self.model.named_parameters().items():
+            param.val = inputs[f"val {name}"]
+        self.model.to(device=device)
+        self.model.arena()
+        train = ArrayDataset(inputs["x"], inputs["y"])
+        spec, dtype = trainer_programs.DataSpec.of(train), self.model.arena().dtype.name
+        self.recordings = [
+            trainer_programs.train_step(self.model, loss, spec, dtype)[0],
+            trainer_programs.optimizer_step(optimizer, dtype),
+        ]
+        others = [trainer_programs.shuffle(), trainer_programs.evaluation(self.model, loss, spec, dtype)]
+        what = f"{type(self.model).__name__} for training on {device}"
+        self.programs = build([*self.recordings, *others], device, what)
+        self.loop = Loop(
+            self.model, optimizer, _counters(), self.programs, train, batch_size=task.batch_size, shuffle=False
+        )
+        self.loop.begin_epoch()
+
+    def train(self) -> None:
+        """Forward and backward of the next batch."""
+        if self.loop.batches_done == self.loop.batches:
+            self.loop.begin_epoch()
+        self.loop.train_batch(self.loop.batches_done)
+
+    def run(self) -> None:
+        """One whole step."""
+        self.train()
+        self.loop.optimizer_step()
+        if self.device.kind != "cpu":
+            self.device.max_device.synchronize()
+
+    def losses(self) -> Results:
+        """The losses of the first steps."""
         for _ in range(STEPS_COMPARED):
-            run()
-        return {"losses": loop.record(0, STEPS_COMPARED)[:, control.LOG_LOSS]}
-
-    return Job(run, result)
+            self.run()
+        return {"losses": self.loop.record(0, STEPS_COMPARED)[:, control.LOG_LOSS]}
 
 
-def compile_programs(model: Module, loss: Any, optimizer: Any, train: ArrayDataset, device: Any) -> dict[str, Any]:
-    """The four programs of a `Trainer`: the same recordings, hence the same entry of the program store."""
-    spec, dtype = trainer_programs.DataSpec.of(train), model.arena().dtype.name
-    graphs = [
-        trainer_programs.train_step(model, loss, spec, dtype)[0],
-        trainer_programs.optimizer_step(optimizer, dtype),
-        trainer_programs.shuffle(),
-        trainer_programs.evaluation(model, loss, spec, dtype),
-    ]
-    return build(graphs, device, f"{type(model).__name__} for training on {device}")
+def noeira(task: Task, inputs: Inputs, setup: Setup) -> Job:
+    """The train-step and optimizer-step programs."""
+    step = NoeiraStep(task, inputs, setup.noeira_device)
+    return Job(step.run, step.losses)
 
 
 def _counters() -> np.ndarray:

@@ -1,6 +1,6 @@
 """Softmax cross-entropy over the last axis, fused: probabilities are never stored.
 
-Forward keeps one log-sum-exp a row; backward recomputes softmax from it. Row statistics are shifted by the row's
+Forward keeps a row's maximum and log-sum-exp; backward recomputes softmax from them. Row statistics are shifted by the row's
 maximum; the sum over rows runs in float64 in row order, so the result does not depend on threads.
 """
 
@@ -15,15 +15,20 @@ from .target import cpu_only
 
 
 @always_inline
-def row_log_sum_exp[dtype: DType](z: Ptr[dtype], classes: Int) -> Scalar[dtype]:
-    """Compute log sum_c exp(z_c), shifted by the maximum; -inf where every entry is."""
+def row_statistics[dtype: DType](z: Ptr[dtype], classes: Int, statistics: Ptr[dtype]):
+    """The row's maximum h and log sum_c exp(z_c - h), kept apart: their sum would round the second away.
+
+    A row of -inf has h = 0 and a log-sum of -inf.
+    """
     comptime assert dtype.is_floating_point(), "logits are floating point"
     comptime W = simd_width_of[dtype]()
     var high = at(z, 0)
     for c in range(classes):
         high = max(high, at(z, c))
     if high == Scalar[dtype].MIN:
-        return high
+        store[1](statistics, 0, Scalar[dtype](0))
+        store[1](statistics, 1, high)
+        return
     var total = SIMD[dtype, W](0)
     var c = 0
     while c + W <= classes:
@@ -33,7 +38,22 @@ def row_log_sum_exp[dtype: DType](z: Ptr[dtype], classes: Int) -> Scalar[dtype]:
     while c < classes:
         sum += exp(at(z, c) - high)
         c += 1
-    return high + log(sum)
+    store[1](statistics, 0, high)
+    store[1](statistics, 1, log(sum))
+
+
+@always_inline
+def gap[dtype: DType](z: Scalar[dtype], statistics: Ptr[dtype]) -> Scalar[dtype]:
+    """-log softmax(z)_c = log sum_k exp(z_k) - z_c."""
+    return at(statistics, 1) - (z - at(statistics, 0))
+
+
+@always_inline
+def probability[dtype: DType](z: Scalar[dtype], statistics: Ptr[dtype]) -> Scalar[dtype]:
+    """Return softmax(z)_c; 0 throughout a row of -inf."""
+    comptime assert dtype.is_floating_point(), "logits are floating point"
+    var log_sum = at(statistics, 1)
+    return exp((z - at(statistics, 0)) - (Scalar[dtype](0) if log_sum == Scalar[dtype].MIN else log_sum))
 
 
 @always_inline
@@ -46,22 +66,22 @@ def forward_row[
     dtype: DType
 ](
     z: Ptr[dtype],
-    lse: Scalar[dtype],
+    statistics: Ptr[dtype],
     classes: Int,
     label: Int,
     weights: Ptr[dtype],
     weighted: Bool,
     smoothing: Scalar[dtype],
 ) -> Scalar[dtype]:
-    """Loss of one row: (1-s) w_y (lse - z_y) + s/C sum_c w_c (lse - z_c)."""
+    """Loss of one row: (1-s) w_y gap_y + s/C sum_c w_c gap_c."""
     if label < 0 or label >= classes:
-        return lse + Scalar[dtype].MAX * 2 - Scalar[dtype].MAX * 2  # not a label: NaN, never a read outside the row
+        return Scalar[dtype].MAX * 2 - Scalar[dtype].MAX * 2  # not a label: NaN, never a read outside the row
     var w = class_share(weights, weighted, label, classes)
-    var loss = (1 - smoothing) * w * (lse - at(z, label))
+    var loss = (1 - smoothing) * w * gap(at(z, label), statistics)
     if smoothing != 0:
         var spread = Scalar[dtype](0)
         for c in range(classes):
-            spread += class_share(weights, weighted, c, classes) * (lse - at(z, c))
+            spread += class_share(weights, weighted, c, classes) * gap(at(z, c), statistics)
         loss += smoothing / Scalar[dtype](classes) * spread
     return loss
 
@@ -76,7 +96,7 @@ struct CrossEntropy:
     ](
         loss: OutputTensor[...],
         weight: OutputTensor[dtype=loss.dtype, ...],
-        lse: OutputTensor[dtype=loss.dtype, rank=1, ...],
+        statistics: OutputTensor[dtype=loss.dtype, rank=2, ...],
         logits: InputTensor[dtype=loss.dtype, rank=2, ...],
         targets: InputTensor[dtype=DType.int32, rank=1, ...],
         class_weight: InputTensor[dtype=loss.dtype, rank=1, ...],
@@ -93,12 +113,12 @@ struct CrossEntropy:
         var count = Float64(0)
         for r in range(logits.dim_size(0)):
             var z = ptr(logits).unsafe_offset(r * classes)
-            var value = row_log_sum_exp(z, classes)
-            store[1](ptr(lse), r, value)
+            var kept = ptr(statistics).unsafe_offset(2 * r)
+            row_statistics(z, classes, kept)
             var label = Int(at(ptr(targets), r))
             if label == Int(at(ptr(ignore_index), 0)):
                 continue
-            total += Float64(forward_row(z, value, classes, label, weights, weighted, at(ptr(smoothing), 0)))
+            total += Float64(forward_row(z, kept, classes, label, weights, weighted, at(ptr(smoothing), 0)))
             count += Float64(class_share(weights, weighted, label, classes))
         store[1](ptr(loss), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
         store[1](ptr(weight), 0, Scalar[dtype](count))
@@ -115,7 +135,7 @@ struct CrossEntropyGrad:
         grad: OutputTensor[rank=2, ...],
         logits: InputTensor[dtype=grad.dtype, rank=2, ...],
         targets: InputTensor[dtype=DType.int32, rank=1, ...],
-        lse: InputTensor[dtype=grad.dtype, rank=1, ...],
+        statistics: InputTensor[dtype=grad.dtype, rank=2, ...],
         weight: InputTensor[dtype=grad.dtype, ...],
         grad_loss: InputTensor[dtype=grad.dtype, ...],
         class_weight: InputTensor[dtype=grad.dtype, rank=1, ...],
@@ -144,14 +164,14 @@ struct CrossEntropyGrad:
             var label = Int(at(ptr(targets), r))
             var ignored = label == Int(at(ptr(ignore_index), 0))
             var w = class_share(weights, weighted, label, classes)
-            var row = at(ptr(lse), r)
+            var kept = ptr(statistics).unsafe_offset(2 * r)
             # p_c (w (1-s) + s/C sum w) - s/C w_c - w (1-s) [c = y]
             var mass = (1 - s) * w + s / Scalar[dtype](classes) * spread
             for c in range(classes):
                 if ignored:
                     store[1](out, c, Scalar[dtype](0))
                     continue
-                var value = exp(at(z, c) - row) * mass
+                var value = probability(at(z, c), kept) * mass
                 if s != 0:
                     value -= s / Scalar[dtype](classes) * class_share(weights, weighted, c, classes)
                 if c == label:
@@ -169,7 +189,7 @@ struct SoftCrossEntropy:
     ](
         loss: OutputTensor[...],
         weight: OutputTensor[dtype=loss.dtype, ...],
-        lse: OutputTensor[dtype=loss.dtype, rank=1, ...],
+        statistics: OutputTensor[dtype=loss.dtype, rank=2, ...],
         logits: InputTensor[dtype=loss.dtype, rank=2, ...],
         targets: InputTensor[dtype=loss.dtype, rank=2, ...],
         class_weight: InputTensor[dtype=loss.dtype, rank=1, ...],
@@ -187,14 +207,14 @@ struct SoftCrossEntropy:
         for r in range(rows):
             var z = ptr(logits).unsafe_offset(r * classes)
             var q = ptr(targets).unsafe_offset(r * classes)
-            var value = row_log_sum_exp(z, classes)
-            store[1](ptr(lse), r, value)
+            var kept = ptr(statistics).unsafe_offset(2 * r)
+            row_statistics(z, classes, kept)
             for c in range(classes):
                 var share = (1 - s) * at(q, c) + s / Scalar[dtype](classes)
                 if weighted:
                     share *= at(ptr(class_weight), c)
                 if share != 0:  # 0 * log 0 is 0
-                    total += Float64(share * (value - at(z, c)))
+                    total += Float64(share * gap(at(z, c), kept))
         store[1](ptr(loss), 0, Scalar[dtype](total / Float64(rows)) if rows > 0 else Scalar[dtype](0))
         store[1](ptr(weight), 0, Scalar[dtype](rows))
 
@@ -210,7 +230,7 @@ struct SoftCrossEntropyGrad:
         grad: OutputTensor[rank=2, ...],
         logits: InputTensor[dtype=grad.dtype, rank=2, ...],
         targets: InputTensor[dtype=grad.dtype, rank=2, ...],
-        lse: InputTensor[dtype=grad.dtype, rank=1, ...],
+        statistics: InputTensor[dtype=grad.dtype, rank=2, ...],
         weight: InputTensor[dtype=grad.dtype, ...],
         grad_loss: InputTensor[dtype=grad.dtype, ...],
         class_weight: InputTensor[dtype=grad.dtype, rank=1, ...],
@@ -235,6 +255,7 @@ struct SoftCrossEntropyGrad:
             var mass = Scalar[dtype](0)
             for c in range(classes):
                 mass += (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
+            var kept = ptr(statistics).unsafe_offset(2 * r)
             for c in range(classes):
                 var share = (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
-                store[1](out, c, (exp(at(z, c) - at(ptr(lse), r)) * mass - share) * scale)
+                store[1](out, c, (probability(at(z, c), kept) * mass - share) * scale)

@@ -29,7 +29,7 @@ SEED = 7
 DIFFERENCES, DOT, TORCH = 1e-6, 1e-9, 1e-10
 """Relative errors allowed: central differences, the dot-product identity, float64 PyTorch."""
 
-REPLICAS = 4
+REPLICAS = 8
 """Runs of float32 PyTorch that say how large its errors are."""
 
 MOST_ELEMENTS = 40
@@ -111,7 +111,7 @@ class Case:
 
 def results(case: Case, y: np.ndarray, dx: object) -> Results:
     """Bring what a forward and vjp gave, and the gradients now in the parameters, under their names."""
-    gradients = dx if isinstance(dx, tuple) else (dx,)
+    gradients = [grad for grad in (dx if isinstance(dx, tuple) else (dx,)) if grad is not None]
     assert len(gradients) == len(case.differentiable), f"{case.name}: {len(gradients)} input gradients"
     found = {"y": np.array(y)}
     found |= {f"dx{i}": np.array(grad) for i, grad in zip(case.differentiable, gradients, strict=True)}
@@ -201,14 +201,18 @@ def torch_errors(case: Case) -> dict[str, tuple[float, float]]:
 def assert_float32(case: Case, got: Results, truth: Results, factor: float = 2) -> None:
     """Errors against the float64 truth at most `factor` times those of float32 PyTorch, in the maximum and the mean.
 
-    Where PyTorch is exact, one unit in the last place of the largest element is allowed.
+    Where PyTorch is exact, an ulp or two of the largest element are allowed.
     """
     assert_same_keys(case, got, truth)
     theirs = torch_errors(case)
-    floor = float(np.finfo(np.float32).eps)
+    eps = float(np.finfo(np.float32).eps)
+    measures: tuple[tuple[str, Callable[[np.ndarray], float], float], ...] = (
+        ("largest", largest, 2 * eps),
+        ("mean", _rms, eps),
+    )
     for key, want in truth.items():
         assert got[key].dtype == np.float32, f"{case.name}: '{key}' is {got[key].dtype}"
-        for what, measure, error in zip(("largest", "mean"), (largest, _rms), theirs[key], strict=True):
+        for (what, measure, floor), error in zip(measures, theirs[key], strict=True):
             ours, allowed = measure(got[key] - want), factor * error + floor * measure(want)
             assert ours <= allowed, (
                 f"{case.name}: {what} error of '{key}' {ours:.3g}; PyTorch's {error:.3g}, allowed {allowed:.3g}"
@@ -227,10 +231,10 @@ def assert_identical(case: Case, first: Results, second: Results) -> None:
 
 
 def assert_doubled(case: Case, once: Results, twice: Results) -> None:
-    """Parameter gradients doubled, output and input gradients the same."""
+    """Parameter gradients doubled, but for the rounding of another order; output and input gradients the same."""
     eps = float(np.finfo(once["y"].dtype).eps)
     want = {key: array * (2 if key in case.params else 1) for key, array in once.items()}
-    assert_close(case, twice, want, 8 * eps)
+    assert_close(case, twice, want, 32 * eps)
 
 
 # ---- the gates on the reference --------------------------------------------------------------------------------------

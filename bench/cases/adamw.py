@@ -72,7 +72,7 @@ def _torch(clip: bool, inputs: Inputs, setup: Setup, *, fused: bool = False, com
 
     parameter = torch.nn.Parameter(torch.from_numpy(inputs["val"].copy()).to(setup.device))
     given = torch.from_numpy(inputs["grd"].copy()).to(setup.device)
-    parameter.grad = given.clone()
+    gradient = parameter.grad = given.clone()
     optimizer = torch.optim.AdamW([parameter], LR, weight_decay=DECAY, fused=True if fused or compiled else None)
     step = torch.compile(optimizer.step) if compiled else optimizer.step
 
@@ -87,7 +87,7 @@ def _torch(clip: bool, inputs: Inputs, setup: Setup, *, fused: bool = False, com
 
     def result() -> Results:
         for _ in range(STEPS_COMPARED):
-            parameter.grad.copy_(given)
+            gradient.copy_(given)
             run()
         return {"parameters": parameter.detach().cpu().numpy().copy()}
 

@@ -89,7 +89,7 @@ def cases() -> list[Case]:
     return [
         Case(
             name=f"cross-entropy-{name}",
-            family="cross_entropy",
+            family="cross-entropy",
             inputs=functools.partial(_inputs, rows, classes),
             builders={
                 "noeira": _noeira,
@@ -99,6 +99,7 @@ def cases() -> list[Case]:
             },
             expected=_expected,
             work=Work(bytes=8 * rows * classes + 4 * rows),
+            quick=rows * classes < 1_000_000,
         )
         for name, (rows, classes) in SHAPES.items()
     ]

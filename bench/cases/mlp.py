@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,6 @@ def _jax(inputs: Inputs, setup: Setup) -> Job:
 
 def cases() -> list[Case]:
     """One training step."""
-    products = sum(a * b for a, b in zip(WIDTHS, WIDTHS[1:], strict=False))
+    products = sum(a * b for a, b in itertools.pairwise(WIDTHS))
     # Forward and weight gradient of every layer; an input gradient of all but the first.
     return [training_case("mlp", TASK, flops=2 * BATCH * (3 * products - 784 * 256), others={"jax": _jax})]

@@ -22,6 +22,6 @@ def cases() -> list[Case]:
             inputs=functools.partial(perceptron, 2),
             builders={system: functools.partial(_job, system) for system in ("noeira", "torch")},
             tolerance=1e-4,
-            runs=8,
+            runs=6,
         )
     ]

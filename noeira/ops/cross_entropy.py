@@ -9,11 +9,12 @@ from noeira.ops.shape import flatten_leading, reshape
 from noeira.runtime.staging import Spec
 
 
-def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
+def _statistics(logits: np.ndarray) -> np.ndarray:
+    """Per row the maximum h and log sum_c e^{z_c - h}, kept apart: their sum would round the second away."""
     high = np.max(logits, axis=-1, keepdims=True)
-    safe = np.where(np.isneginf(high), logits.dtype.type(0), high)  # a row of -inf has log-sum-exp -inf, not NaN
+    high = np.where(np.isneginf(high), logits.dtype.type(0), high)  # a row of -inf: h = 0, log-sum -inf, no NaN
     with np.errstate(divide="ignore"):
-        return (safe + np.log(np.sum(np.exp(logits - safe), axis=-1, keepdims=True)))[..., 0]
+        return np.concatenate([high, np.log(np.sum(np.exp(logits - high), axis=-1, keepdims=True))], axis=-1)
 
 
 def _target_mass(
@@ -45,12 +46,13 @@ def _target_mass(
 def _cross_entropy(
     logits: Array, targets: Array, class_weight: np.ndarray | None, ignore_index: int, smoothing: float
 ) -> tuple[Array, Array, Array]:
-    lse = _log_sum_exp(logits)
+    statistics = _statistics(logits)
     mass, weight = _target_mass(logits, targets, class_weight, ignore_index, smoothing)
-    gap = np.subtract(lse[:, None], logits, where=mass != 0, out=np.zeros_like(logits))  # 0 * log 0 is 0
+    shifted = logits - statistics[:, :1]
+    gap = np.subtract(statistics[:, 1:], shifted, where=mass != 0, out=np.zeros_like(logits))  # 0 * log 0 is 0
     total = np.sum(weight, dtype=np.float64)
     loss = np.sum(mass * gap, dtype=np.float64) / total if total else 0.0
-    return logits.dtype.type(loss), logits.dtype.type(total), lse
+    return logits.dtype.type(loss), logits.dtype.type(total), statistics
 
 
 @_cross_entropy.staged
@@ -59,7 +61,7 @@ def _(
 ) -> tuple[Array, Array, Array]:
     name = _kernel(logits, targets)
     dtype = logits.spec.dtype
-    results = [Spec((), dtype), Spec((), dtype), Spec(logits.shape[:1], dtype)]
+    results = [Spec((), dtype), Spec((), dtype), Spec((logits.shape[0], 2), dtype)]
     operands = [logits, targets, *_options(logits, class_weight, ignore_index, smoothing)]
     return emit(name, operands, results, flops=5 * known_size(logits.shape))  # type: ignore[return-value]
 
@@ -96,7 +98,8 @@ def cross_entropy(
         label_smoothing: s, 0 to 1.
 
     Returns:
-        The loss, the weight it is a mean over, and each row's lse (for `cross_entropy_grad`).
+        The loss, the weight it is a mean over, and each row's maximum and log-sum-exp above it [rows, 2]
+        (for `cross_entropy_grad`).
 
     Raises:
         ShapeError: A label is out of range (reference path; compiled programs give a NaN loss).
@@ -115,7 +118,7 @@ def _flat_labels(targets: Array, rows: Array) -> Array:
 def _cross_entropy_grad(
     logits: Array,
     targets: Array,
-    lse: Array,
+    statistics: Array,
     weight: Array,
     grad_loss: Array,
     class_weight: np.ndarray | None,
@@ -124,15 +127,18 @@ def _cross_entropy_grad(
 ) -> Array:
     mass, _ = _target_mass(logits, targets, class_weight, ignore_index, smoothing)
     scale = grad_loss / weight if weight else 0
-    probability = np.exp(logits - np.where(np.isneginf(lse), 0, lse)[:, None])
-    return ((probability * mass.sum(axis=-1, keepdims=True) - mass) * scale).astype(logits.dtype)
+    log_sum = np.where(np.isneginf(statistics[:, 1:]), 0, statistics[:, 1:])
+    probability = np.exp((logits - statistics[:, :1]) - log_sum)
+    total = mass.sum(axis=-1, keepdims=True)
+    grad = np.where(total == 0, 0, probability * total - mass)  # a row that does not count gets 0, whatever is in it
+    return (grad * scale).astype(logits.dtype)
 
 
 @_cross_entropy_grad.staged
 def _(
     logits: Array,
     targets: Array,
-    lse: Array,
+    statistics: Array,
     weight: Array,
     grad_loss: Array,
     class_weight: np.ndarray | None,
@@ -140,14 +146,14 @@ def _(
     smoothing: float,
 ) -> Array:
     options = _options(logits, class_weight, ignore_index, smoothing)
-    operands = [logits, targets, lse, weight, grad_loss, *options]
+    operands = [logits, targets, statistics, weight, grad_loss, *options]
     return emit(f"{_kernel(logits, targets)}_grad", operands, [logits.spec], flops=4 * known_size(logits.shape))[0]
 
 
 def cross_entropy_grad(
     logits: Array,
     targets: Array,
-    lse: Array,
+    statistics: Array,
     weight: Array,
     grad_loss: Array,
     *,
@@ -163,5 +169,5 @@ def cross_entropy_grad(
     soft = len(targets.shape) == len(logits.shape)
     rows = flatten_leading(logits)
     flat = flatten_leading(targets) if soft else _flat_labels(targets, rows)
-    grad = _cross_entropy_grad(rows, flat, lse, weight, grad_loss, class_weight, ignore_index, label_smoothing)
+    grad = _cross_entropy_grad(rows, flat, statistics, weight, grad_loss, class_weight, ignore_index, label_smoothing)
     return grad if len(logits.shape) == 2 else reshape(grad, logits.shape)

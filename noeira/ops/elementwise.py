@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +11,20 @@ from noeira.ops.dispatch import Array, Op, broadcast, emit, op
 from noeira.runtime.staging import Spec, Staged
 
 
-def _binary(name: str) -> Callable[[Array, Array], Array]:
+def _promoted(a: Array, b: Array) -> np.dtype[Any]:
+    """NumPy's promotion, in which a Python number takes the dtype of the array it meets."""
+    return np.result_type(*(v if isinstance(v, int | float) else v.dtype for v in (a, b)))
+
+
+def _unary(name: str) -> Callable[[Array], Array]:
+    return lambda x: emit(name, [x], [x.spec])[0]
+
+
+def _binary(name: str, result: str | None = None) -> Callable[[Array, Array], Array]:
     def rule(a: Array, b: Array) -> Array:
-        # NumPy's promotion, in which a Python number takes the dtype of the array it meets
-        dtype = np.result_type(*(v if isinstance(v, int | float) else v.dtype for v in (a, b)))
+        dtype = _promoted(a, b)
         a, b = (cast(v, dtype.name) if isinstance(v, Staged) else np.asarray(v, dtype) for v in (a, b))
-        return emit(name, [a, b], [Spec(broadcast(a.shape, b.shape), dtype.name)])[0]
+        return emit(name, [a, b], [Spec(broadcast(a.shape, b.shape), result or dtype.name)])[0]
 
     return rule
 
@@ -66,8 +75,106 @@ def _(a: Array) -> Array:
     return emit("negative", [a], [a.spec])[0]
 
 
-for _op in (add, subtract, multiply, divide):
+@op
+def maximum(a: Array, b: Array) -> Array:
+    """The larger of a and b, elementwise; NaN where either is."""
+    return np.maximum(a, b)
+
+
+@op
+def minimum(a: Array, b: Array) -> Array:
+    """The smaller of a and b, elementwise; NaN where either is."""
+    return np.minimum(a, b)
+
+
+@op
+def power(a: Array, b: Array) -> Array:
+    """Raise a to the power b, elementwise; NaN for a negative a and a b that is no integer."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return np.power(a, b)
+
+
+@op
+def exp(x: Array) -> Array:
+    """Exponential, e to the power x."""
+    with np.errstate(over="ignore"):
+        return np.exp(x)
+
+
+@op
+def log(x: Array) -> Array:
+    """Natural logarithm; -inf at 0, NaN below."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.log(x)
+
+
+@op
+def sqrt(x: Array) -> Array:
+    """Square root; NaN below 0."""
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(x)
+
+
+@op
+def absolute(x: Array) -> Array:
+    """Absolute value."""
+    return np.abs(x)
+
+
+@op
+def greater(a: Array, b: Array) -> Array:
+    """Whether a > b, elementwise: booleans."""
+    return np.greater(a, b)
+
+
+@op
+def greater_equal(a: Array, b: Array) -> Array:
+    """Whether a >= b, elementwise: booleans."""
+    return np.greater_equal(a, b)
+
+
+@op
+def equal(a: Array, b: Array) -> Array:
+    """Whether a == b, elementwise: booleans."""
+    return np.equal(a, b)
+
+
+def less(a: Array, b: Array) -> Array:
+    """Whether a < b, elementwise: booleans."""
+    return greater(b, a)
+
+
+def less_equal(a: Array, b: Array) -> Array:
+    """Whether a <= b, elementwise: booleans."""
+    return greater_equal(b, a)
+
+
+@op
+def where(condition: Array, a: Array, b: Array) -> Array:
+    """A where the condition holds, b elsewhere; all three broadcast."""
+    dtype = _promoted(a, b)
+    return np.where(condition, np.asarray(a, dtype), np.asarray(b, dtype))
+
+
+@where.staged
+def _(condition: Array, a: Array, b: Array) -> Array:
+    dtype = _promoted(a, b)
+    a, b = (cast(v, dtype.name) if isinstance(v, Staged) else np.asarray(v, dtype) for v in (a, b))
+    shape = broadcast(broadcast(condition.shape, a.shape), b.shape)
+    return emit("where", [condition, a, b], [Spec(shape, dtype.name)])[0]
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; NaN gives NaN."""
+    return where(greater(x, 0), 1.0, where(greater(0, x), -1.0, x))
+
+
+for _op in (add, subtract, multiply, divide, maximum, minimum, power):
     _op.staged(_binary(_op.__name__))  # type: ignore[attr-defined]
+for _op in (greater, greater_equal, equal):
+    _op.staged(_binary(_op.__name__, "bool"))  # type: ignore[attr-defined]
+for _op in (exp, log, sqrt, absolute):
+    _op.staged(_unary(_op.__name__))  # type: ignore[attr-defined]
 
 
 def _reflected(operation: Op[..., Array]) -> Callable[[Array, Array], Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from noeira.ops.dispatch import Array, ShapeError, emit, op
-from noeira.ops.elementwise import add
 
 
 @op
@@ -20,7 +19,7 @@ def assign(memory: Array, value: Array) -> None:
 @assign.staged
 def _(memory: Array, value: Array) -> None:
     _check(memory, value)
-    emit("store", [memory, value], [])
+    emit("noeira.assign", [memory, value], [])
 
 
 @op
@@ -36,7 +35,8 @@ def accumulate(memory: Array, value: Array) -> None:
 
 @accumulate.staged
 def _(memory: Array, value: Array) -> None:
-    assign(memory, add(load(memory), value))
+    _check(memory, value)
+    emit("noeira.accumulate", [memory, value], [])
 
 
 @op
@@ -47,7 +47,7 @@ def load(memory: Array) -> Array:
 
 @load.staged
 def _(memory: Array) -> Array:
-    return emit("load", [memory], [memory.spec])[0]
+    return emit("noeira.load", [memory], [memory.spec])[0]
 
 
 def _check(memory: Array, value: Array) -> None:

@@ -47,11 +47,12 @@ def _begin(
         if counters[c.BAD_INDEX] < 0:
             counters[c.BAD_INDEX] = bad[0]
     accumulated[0] = 0
-    record[(int(counters[c.CURSOR]) - 1) % len(record), [c.LOG_NORM, c.LOG_LR, c.LOG_SKIPPED]] = (
-        norm[0] * mean,
-        lr,
-        not finite,
-    )
+    with np.errstate(over="ignore"):  # a norm above float32's range is recorded as inf
+        record[(int(counters[c.CURSOR]) - 1) % len(record), [c.LOG_NORM, c.LOG_LR, c.LOG_SKIPPED]] = (
+            norm[0] * mean,
+            lr,
+            not finite,
+        )
     return finite, lr, scale
 
 

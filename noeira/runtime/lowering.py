@@ -6,8 +6,7 @@ become MAX's own (free reshapes, elementwise arithmetic that MAX fuses).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,18 @@ NATIVE: dict[str, Native] = {
     "multiply": lambda v, op: ops.mul(v[0], v[1]),
     "divide": lambda v, op: ops.div(v[0], v[1]),
     "negative": lambda v, op: ops.negate(v[0]),
+    "maximum": lambda v, op: ops.max(v[0], v[1]),
+    "minimum": lambda v, op: ops.min(v[0], v[1]),
+    "power": lambda v, op: ops.pow(v[0], v[1]),
+    "exp": lambda v, op: ops.exp(v[0]),
+    "log": lambda v, op: ops.log(v[0]),
+    "sqrt": lambda v, op: ops.sqrt(v[0]),
+    "absolute": lambda v, op: ops.abs(v[0]),
+    "greater": lambda v, op: ops.greater(v[0], v[1]),
+    "greater_equal": lambda v, op: ops.greater_equal(v[0], v[1]),
+    "equal": lambda v, op: ops.equal(v[0], v[1]),
+    "where": lambda v, op: ops.where(v[0], v[1], v[2]),
     "cast": lambda v, op: ops.cast(v[0], DType[op.outputs[0].spec.dtype]),
-    "load": lambda v, op: ops.buffer_load(v[0]),
-    "store": lambda v, op: ops.buffer_store(v[0], v[1]),
 }
 """Ops that MAX has itself and that are right and fast there."""
 
@@ -60,32 +68,48 @@ def _device_ref(device: Device) -> DeviceRef:
     return DeviceRef.CPU() if device.kind == "cpu" else DeviceRef.GPU(device.index)
 
 
-def _lower_graph(recording: StagedGraph, device: DeviceRef, module: Module, kernels: KernelLibrary) -> None:
-    def type_of(value: Staged) -> TensorType | BufferType:
-        kind = BufferType if value.mutable else TensorType
-        return kind(DType[value.spec.dtype], _shape(value.spec), device)
+def _type(value: Staged, device: DeviceRef) -> TensorType | BufferType:
+    kind = BufferType if value.mutable else TensorType
+    return kind(DType[value.spec.dtype], _shape(value.spec), device)
 
-    name = re.sub(r"\W", "_", recording.name)
-    types = [type_of(value) for value in recording.inputs]
-    with Graph(name, input_types=types, module=module, kernel_library=kernels) as graph:
-        values: dict[int, Any] = {}
-        for value, argument in zip(recording.inputs, graph.inputs, strict=True):
-            values[value.index] = argument.buffer if value.mutable else argument.tensor
-        for index, array in recording.constants.items():
-            values[index] = ops.constant(array, DType.from_numpy(array.dtype), device=device)
-        for op in recording.ops:
-            operands = [values[value.index] for value in op.inputs]
-            if op.name in NATIVE:
-                result = NATIVE[op.name](operands, op)
-                results = [result] if op.outputs else []
-            else:
-                custom = ops.inplace_custom if op.writes else ops.custom
-                results = custom(
-                    op.name,
-                    device,
-                    operands,
-                    [type_of(value) for value in op.outputs],
-                    dict(op.attributes) or None,
-                )
-            values.update((value.index, result) for value, result in zip(op.outputs, results, strict=True))
-        graph.output(*(values[value.index] for value in recording.outputs))
+
+def _lower_graph(recording: StagedGraph, device: DeviceRef, module: Module, kernels: KernelLibrary) -> None:
+    types = [_type(value, device) for value in recording.inputs]
+    with Graph(recording.name, input_types=types, module=module, kernel_library=kernels) as graph:
+        subgraphs: dict[str, Graph] = {}
+        for name, body in recording.bodies().items():
+            body_types = [_type(value, device) for value in body.inputs]
+            symbol = f"{recording.name}_{name}"  # programs of one module share its symbols
+            with graph.add_subgraph(symbol, input_types=body_types) as subgraph:
+                subgraph._kernel_library = kernels  # the constructor would read the library again for each body
+                _lower_ops(body, subgraph, device, subgraphs)
+            subgraphs[name] = subgraph
+        _lower_ops(recording, graph, device, subgraphs)
+
+
+def _lower_ops(recording: StagedGraph, graph: Graph, device: DeviceRef, subgraphs: Mapping[str, Graph]) -> None:
+    read = {value.index for op in recording.ops for value in op.inputs} | {value.index for value in recording.outputs}
+    kept: list[Any] = []
+    values: dict[int, Any] = {}
+    for value, argument in zip(recording.inputs, graph.inputs, strict=True):
+        values[value.index] = argument.buffer if value.mutable else argument.tensor
+    for index, array in recording.constants.items():
+        values[index] = ops.constant(array, DType.from_numpy(array.dtype), device=device)
+    for op in recording.ops:
+        operands = [values[value.index] for value in op.inputs]
+        if op.body is not None:
+            called = ops.call(subgraphs[str(dict(op.attributes)["body"])], *operands)
+            results = [result.tensor for result in called[: len(op.outputs)]]
+            if op.writes and not any(value.index in read for value in op.outputs):
+                kept.append(called[0].tensor)  # MAX drops a call nobody reads from, with all that it writes
+        elif op.name in NATIVE:
+            results = [NATIVE[op.name](operands, op)]
+        else:
+            custom = ops.inplace_custom if op.touches_memory else ops.custom
+            types = [_type(value, device) for value in op.outputs]
+            results = custom(op.name, device, operands, types, dict(op.attributes) or None)
+        values.update((value.index, result) for value, result in zip(op.outputs, results, strict=True))
+    outputs = [values[value.index] for value in recording.outputs] + kept
+    if not outputs and graph.name != recording.name:  # a subgraph without outputs does not compile
+        outputs = [ops.constant(0, DType.int32, device=device)]
+    graph.output(*outputs)

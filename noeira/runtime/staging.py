@@ -115,11 +115,18 @@ class StagedOp:
     scope: str
     flops: int = 0
     spare: Mapping[int, str] = field(default_factory=dict)
+    body: StagedGraph | None = None
+    """For the op "call": what is called."""
+
+    @property
+    def touches_memory(self) -> bool:
+        """Whether it reads or writes memory, so that it keeps its place among the others that do."""
+        return any(value.mutable for value in self.inputs)
 
     @property
     def writes(self) -> bool:
-        """Whether the op changes memory, so that it must run even when nobody reads its results."""
-        return self.name != "load" and any(value.mutable for value in self.inputs)
+        """Whether it may change memory, so that it must run even when nobody reads its results."""
+        return self.touches_memory and self.name != "noeira.load"
 
 
 class StagedGraph:
@@ -145,6 +152,8 @@ class StagedGraph:
         self._bound: dict[Hashable, Staged] = {}
         self._count = 0
         self.scope: Callable[[], str] = lambda: ""
+        self.inline = False
+        """Whether repeated modules are recorded one by one instead of as calls of one body."""
 
     def _new(self, spec: Spec, *, mutable: bool = False, name: str = "") -> Staged:
         value = Staged(self, self._count, spec, mutable=mutable, name=name)
@@ -210,6 +219,28 @@ class StagedGraph:
         self.ops.append(StagedOp(name, tuple(values), results, items, self.scope(), flops, dict(spare or {})))
         return results
 
+    def call(self, body: StagedGraph, operands: Mapping[str, Staged]) -> tuple[Staged, ...]:
+        """Record a call of a finished recording: compiled once, however often it is called.
+
+        Args:
+            body: The callee; equal bodies (by text) become one.
+            operands: A value of this graph for each of the body's inputs, by name; more are ignored.
+        """
+        name = f"{body.name}_{hashlib.sha256(body.text().encode()).hexdigest()[:32]}"
+        results = tuple(self._new(value.spec) for value in body.outputs)
+        inputs = tuple(operands[value.name] for value in body.inputs)
+        flops = sum(op.flops for op in body.ops)
+        self.ops.append(StagedOp("call", inputs, results, (("body", name),), self.scope(), flops, body=body))
+        return results
+
+    def bodies(self) -> dict[str, StagedGraph]:
+        """All recordings called from here, those called by them first, by name."""
+        found: dict[str, StagedGraph] = {}
+        for op in self.ops:
+            if op.body is not None:
+                found |= op.body.bodies() | {str(dict(op.attributes)["body"]): op.body}
+        return found
+
     def finish(self, *outputs: Staged) -> StagedGraph:
         """Fix the outputs and drop every op whose results nobody needs (an input gradient of the first layer)."""
         self.outputs = list(outputs)
@@ -222,7 +253,7 @@ class StagedGraph:
             for i in unread:
                 if i in op.spare:
                     results = tuple(value for j, value in enumerate(op.outputs) if j != i)
-                    op = StagedOp(op.spare[i], op.inputs, results, op.attributes, op.scope, op.flops)
+                    op = StagedOp(op.spare[i], op.inputs, results, op.attributes, op.scope, op.flops, body=op.body)
             kept.append(op)
             needed.update(value.index for value in op.inputs)
         self.ops = kept[::-1]

@@ -63,19 +63,21 @@ class Module:
 
     def check_inputs(self, *inputs: Array) -> None:
         """Raise `ShapeError` where the inputs are not what `forward` takes; the error is located by the caller."""
+        if inputs and not _is_array(inputs[0]):
+            raise ShapeError(f"expected an array, got {type(inputs[0]).__name__}")
         own = next((value for value in vars(self).values() if isinstance(value, Param) and value.memory), None)
         if own is not None:
             expected_dtype = own.memory["val"].dtype
             for x in inputs:
-                if _is_array(x) and np.issubdtype(x.dtype, np.floating) and x.dtype != expected_dtype:
+                if _is_array(x) and x.dtype not in (expected_dtype, np.bool_):
                     raise ShapeError(f"expected an input of dtype {expected_dtype}, got {x.dtype}")
         expected = self.expects()
-        if expected is None or not inputs or not _is_array(inputs[0]):
+        if expected is None or not inputs:
             return
         axis, size = expected
         shape = tuple(inputs[0].shape)
         if len(shape) < 2 or (axis >= 0 and len(shape) <= axis) or shape[axis] != size:
-            pattern = f"[..., {size}]" if axis == -1 else f"{size} on axis {axis}"
+            pattern = f"[batch, ..., {size}]" if axis == -1 else f"{size} on axis {axis}"
             raise ShapeError(f"expected an input of shape {pattern}, got {list(shape)}")
 
     def expects(self) -> Width | None:
@@ -235,6 +237,8 @@ class Module:
         """Stop training this subtree: its gradients are not computed and optimizers skip it."""
         for param in self.named_parameters().values():
             param.trainable = False
+            if param.memory:  # what was added before must not count in a gradient norm
+                param.memory["grd"].write(np.zeros(param.shape, param.memory["grd"].dtype))
         return self
 
     def unfreeze(self) -> Self:

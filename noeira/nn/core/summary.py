@@ -53,6 +53,7 @@ def trace(module: Module, *input_shapes: tuple[int, ...]) -> tuple[StagedGraph, 
 
     dtype = next((p.memory["val"].dtype.name for p in module.named_parameters().values() if p.memory), "float32")
     graph = StagedGraph("summary")
+    graph.inline = True
     graph.bind = binder(module, graph.input("counters", (control.COUNTERS,), "int64", mutable=True))
     graph.scope = context.path
     with staging(graph), context.observing(observe):

@@ -27,7 +27,8 @@ class CrossEntropyLoss(Loss):
 
     vjp:
         dz_c = (p_c sum_k m_k - m_c) dloss / sum w, with p = softmax(z) and m the row's weighted target mass;
-        exactly 0 in ignored rows. Saves logits, targets, each row's lse and the total weight, no probabilities.
+        exactly 0 in ignored rows. Saves logits, targets, each row's maximum and log-sum-exp, and the
+        total weight, no probabilities.
 
     Raises:
         ShapeError: A label is out of range, or the shapes do not fit.
@@ -55,10 +56,10 @@ class CrossEntropyLoss(Loss):
         }
 
     def forward(self, prediction: Array, target: Array) -> tuple[Array, Any]:
-        """Logits [..., C] and targets -> mean loss; saves (logits, targets, lse, weight)."""
+        """Logits [..., C] and targets -> mean loss; saves (logits, targets, row statistics, weight)."""
         self._check_shapes(tuple(prediction.shape), tuple(target.shape), np.dtype(target.dtype))
-        loss, weight, lse = cross_entropy(prediction, target, **self._options)
-        return loss, (prediction, target, lse, weight)
+        loss, weight, statistics = cross_entropy(prediction, target, **self._options)
+        return loss, (prediction, target, statistics, weight)
 
     def weight(self, saved: Any) -> Array:
         """Sum of the weights of the rows that count."""
@@ -66,9 +67,9 @@ class CrossEntropyLoss(Loss):
 
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dlogits [..., C]."""
-        logits, target, lse, weight = saved
+        logits, target, statistics, weight = saved
         grad = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, logits.dtype)
-        return cross_entropy_grad(logits, target, lse, weight, grad, **self._options)
+        return cross_entropy_grad(logits, target, statistics, weight, grad, **self._options)
 
     def check_targets(self, targets: np.ndarray, prediction_shape: tuple[int | str, ...], name: str) -> None:
         """Refuse labels that are neither a class nor `ignore_index`, and probability rows of the wrong width."""
@@ -98,9 +99,11 @@ class CrossEntropyLoss(Loss):
             raise ShapeError(f"CrossEntropyLoss: expected {logits[-1]} class weights, got {len(self.class_weight)}")
 
     def __repr__(self) -> str:
-        options = (
-            {key: value for key, value in self._options.items() if value not in (None, -100, 0.0)}
-            if (self.class_weight is None)
-            else self._options
-        )
-        return f"CrossEntropyLoss({', '.join(f'{key}={value}' for key, value in options.items())})"
+        shown = []
+        if self.class_weight is not None:
+            shown.append(f"weight={self.class_weight.tolist()}")
+        if self.ignore_index != -100:
+            shown.append(f"ignore_index={self.ignore_index}")
+        if self.label_smoothing:
+            shown.append(f"label_smoothing={self.label_smoothing:g}")
+        return f"CrossEntropyLoss({', '.join(shown)})"

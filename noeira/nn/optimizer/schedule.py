@@ -7,7 +7,7 @@ along it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,11 +20,16 @@ class Schedule:
         per: "epoch" or "step": what the index counts.
     """
 
-    per: str = "epoch"
+    per: str = field(default="epoch", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.per not in ("epoch", "step"):
             raise ValueError(f"{type(self).__name__}: expected per='epoch' or 'step', got {self.per!r}")
+        for name in ("warmup", "every"):
+            least = 1 if name == "every" else 0
+            value = getattr(self, name, least)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{type(self).__name__}: expected {name} to be an integer >= {least}, got {value!r}")
 
     def scale(self, index: int, total: int) -> float:
         """Factor of the base learning rate."""

@@ -1,8 +1,36 @@
 """Leaf layers, one family a file."""
 
 from noeira.nn.primitives.activation import GELU, Activation, Mish, ReLU, Sigmoid, SiLU, Swish, Tanh
+from noeira.nn.primitives.attention import (
+    CrossAttention,
+    MaskedAttention,
+    ScaledDotProductAttention,
+    SelfAttentionPos,
+    SelfAttentionPosMasked,
+    all_allow_mask,
+    build_modality_mask,
+    causal_mask,
+)
+from noeira.nn.primitives.batch_norm import BatchNorm, BatchNorm1D, BatchNorm2D
+from noeira.nn.primitives.conv import Conv1D, Conv2D, Conv2DTranspose
 from noeira.nn.primitives.dropout import Dropout
-from noeira.nn.primitives.layout import Flatten
+from noeira.nn.primitives.elementwise import (
+    ELU,
+    BinaryElementwise,
+    CenterHalf,
+    Clamp,
+    Elementwise,
+    Formula,
+    GradGate,
+    LeakyReLU,
+    Scale,
+    Softplus,
+    StopGrad,
+    Symexp,
+    Symlog,
+)
+from noeira.nn.primitives.embedding import Embedding
+from noeira.nn.primitives.layout import Flatten, PixelShuffle, ToNCHW, Transpose2D, Upsample2x
 from noeira.nn.primitives.linear import (
     Linear,
     LinearAct,
@@ -13,12 +41,51 @@ from noeira.nn.primitives.linear import (
     LinearSwish,
     LinearTanh,
 )
+from noeira.nn.primitives.norm import (
+    ConvRMSNorm,
+    GroupNorm,
+    LayerNorm,
+    LayerNormAct,
+    LayerNormNoAffine,
+    MinMaxNorm,
+    RMSNorm,
+    SimNorm,
+)
+from noeira.nn.primitives.pool import AdaptiveAvgPool2D, AvgPool2D, MaxPool2D
+from noeira.nn.primitives.rope import QKVToMajor, RepeatKVHeads, RoPE
+from noeira.nn.primitives.softmax import LogSoftmax, Softmax
+from noeira.nn.primitives.transformer import BiasAdd, Gate, Modulate, SinusoidalPosAdd, SwiGLU, TokenMean
 
 __all__ = [
+    "ELU",
     "GELU",
     "Activation",
+    "AdaptiveAvgPool2D",
+    "AvgPool2D",
+    "BatchNorm",
+    "BatchNorm1D",
+    "BatchNorm2D",
+    "BiasAdd",
+    "BinaryElementwise",
+    "CenterHalf",
+    "Clamp",
+    "Conv1D",
+    "Conv2D",
+    "Conv2DTranspose",
+    "ConvRMSNorm",
+    "CrossAttention",
     "Dropout",
+    "Elementwise",
+    "Embedding",
     "Flatten",
+    "Formula",
+    "Gate",
+    "GradGate",
+    "GroupNorm",
+    "LayerNorm",
+    "LayerNormAct",
+    "LayerNormNoAffine",
+    "LeakyReLU",
     "Linear",
     "LinearAct",
     "LinearGELU",
@@ -27,10 +94,39 @@ __all__ = [
     "LinearSigmoid",
     "LinearSwish",
     "LinearTanh",
+    "LogSoftmax",
+    "MaskedAttention",
+    "MaxPool2D",
+    "MinMaxNorm",
     "Mish",
+    "Modulate",
+    "PixelShuffle",
+    "QKVToMajor",
+    "RMSNorm",
     "ReLU",
+    "RepeatKVHeads",
+    "RoPE",
+    "Scale",
+    "ScaledDotProductAttention",
+    "SelfAttentionPos",
+    "SelfAttentionPosMasked",
     "SiLU",
     "Sigmoid",
+    "SimNorm",
+    "SinusoidalPosAdd",
+    "Softmax",
+    "Softplus",
+    "StopGrad",
+    "SwiGLU",
     "Swish",
+    "Symexp",
+    "Symlog",
     "Tanh",
+    "ToNCHW",
+    "TokenMean",
+    "Transpose2D",
+    "Upsample2x",
+    "all_allow_mask",
+    "build_modality_mask",
+    "causal_mask",
 ]

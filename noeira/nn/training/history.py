@@ -130,7 +130,7 @@ def draw_curve(losses: Sequence[float], epochs: Sequence[EpochRecord], path: Pat
         right = axes.twinx()
         right.plot(*zip(*points, strict=True), "o-", color="tab:green", label="test/accuracy")
         right.set(ylabel="accuracy", ylim=(None, 1))
-        right.legend(loc="lower right", frameon=False)
+        right.legend(loc="center right", frameon=False)
     axes.legend(loc="upper right", frameon=False)
     axes.spines[["top"]].set_visible(False)
     figure.savefig(path)

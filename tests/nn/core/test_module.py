@@ -214,7 +214,7 @@ def test_wrong_inputs_name_the_module(shape):
     net = Sequential(ReLU(), Sequential(Linear(3, 2)))
     with pytest.raises(ShapeError) as caught:
         net(np.ones(shape, np.float32))
-    assert str(caught.value).startswith("module '1.0' (Linear(3, 2)): expected an input of shape [..., 3], got ")
+    assert str(caught.value).startswith("module '1.0' (Linear(3, 2)): expected an input of shape [batch, ..., 3], got ")
 
 
 def test_a_users_error_gets_a_note_and_stays_what_it_is():

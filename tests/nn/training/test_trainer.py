@@ -270,7 +270,7 @@ def test_float64_training(trainer):
 def test_wrong_inputs_name_the_layer(trainer):
     inputs, labels = make_data()
     with pytest.raises(
-        ShapeError, match=r"module '0' \(LinearReLU\(12, 16\)\): expected .*\[..., 12\], got \['batch', 11\]"
+        ShapeError, match=r"module '0' \(LinearReLU\(12, 16\)\): expected .*\[batch, ..., 12\], got \['batch', 11\]"
     ):
         trainer().fit((inputs[:, :11], labels), batch_size=8)
 

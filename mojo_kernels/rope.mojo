@@ -1,0 +1,242 @@
+"""Rotary positions, and the two changes of layout that go with attention.
+
+    y[.., t, j] = x_j cos(t w_j) - x_j' sin(t w_j)      y[.., t, j'] = x_j' cos(t w_j) + x_j sin(t w_j)
+    w_j = theta^(-2 j / d),  j' = j + d/2 (halves), or neighbours 2j, 2j + 1 (interleaved)
+
+The inverse rotation, which is the vjp, turns by -t w_j. Angles and their sines are float64: t = 64 a + b, so sine and
+cosine are computed for the a and the b only and joined by the addition theorem.
+"""
+
+import extensibility
+from extensibility import InputTensor, OutputTensor
+from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_gpu
+from std.math import ceildiv, cos, exp, log, sin
+from std.memory.alloc import unsafe_alloc
+from std.sys.info import simd_width_of
+
+from .memory import Ptr, at, load, store
+from .threads import parallel_for, worthwhile_parts
+
+comptime STEP = 64
+comptime Table = Ptr[DType.float64]
+
+
+@no_inline
+def _angles(dst: Table, count: Int, factor: Int, half: Int, theta: Float64, offset: Int):
+    """Cosines and sines of (factor i + offset) w_j: [count, 2, half]."""
+    for i in range(count):
+        for j in range(half):
+            var angle = Float64(factor * i + offset) * exp(-Float64(j) / Float64(half) * log(theta))
+            store[1](dst, 2 * i * half + j, cos(angle))
+            store[1](dst, (2 * i + 1) * half + j, sin(angle))
+
+
+@no_inline
+def rotate[
+    dtype: DType
+](
+    y: Ptr[dtype],
+    x: Ptr[dtype],
+    outer: Int,
+    tokens: Int,
+    features: Int,
+    width: Int,
+    theta: Float64,
+    offset: Int,
+    interleaved: Bool,
+    inverse: Bool,
+):
+    """Rotate x [outer, tokens, features] in groups of `width` features; `offset` is the position of the first token."""
+    if outer == 0 or tokens == 0:
+        return
+    var half = width // 2
+    var coarse = ceildiv(tokens, STEP)
+    var memory = rebind[Table](unsafe_alloc[Float64]((coarse + STEP) * width, alignment=64))
+    var fine = memory.unsafe_offset(coarse * width)
+    _angles(memory, coarse, STEP, half, theta, offset)
+    _angles(fine, min(STEP, tokens), 1, half, theta, 0)
+    var sign = Scalar[dtype](-1) if inverse else Scalar[dtype](1)
+    var parts = min(tokens, worthwhile_parts(16 * outer * tokens * features))
+
+    def share(p: Int) {imm}:
+        _rotate_tokens(
+            y,
+            x,
+            outer,
+            tokens,
+            features,
+            width,
+            memory,
+            fine,
+            interleaved,
+            sign,
+            p * tokens // parts,
+            (p + 1) * tokens // parts,
+        )
+
+    parallel_for(share, parts)
+    memory.unsafe_free()
+
+
+@no_inline
+def _rotate_tokens[
+    dtype: DType
+](
+    y: Ptr[dtype],
+    x: Ptr[dtype],
+    outer: Int,
+    tokens: Int,
+    features: Int,
+    width: Int,
+    coarse: Table,
+    fine: Table,
+    interleaved: Bool,
+    sign: Scalar[dtype],
+    first: Int,
+    last: Int,
+):
+    comptime W = simd_width_of[dtype]()
+    comptime V = SIMD[dtype, W]
+    var half = width // 2
+    var memory = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](width + 1, alignment=64))
+    var c = memory
+    var s = memory.unsafe_offset(half)
+    var whole = 0 if interleaved else half // W * W
+    for t in range(first, last):
+        var a = coarse.unsafe_offset(t // STEP * width)
+        var b = fine.unsafe_offset(t % STEP * width)
+        for j in range(half):
+            var cosine = at(a, j) * at(b, j) - at(a, half + j) * at(b, half + j)
+            var sine = at(a, half + j) * at(b, j) + at(a, j) * at(b, half + j)
+            store[1](c, j, cosine.cast[dtype]())
+            store[1](s, j, sine.cast[dtype]() * sign)
+        for o in range(outer):
+            for g in range(0, features, width):
+                var at_ = (o * tokens + t) * features + g
+                var p = x.unsafe_offset(at_)
+                var q = y.unsafe_offset(at_)
+                for j in range(0, whole, W):
+                    var u = load[W](p, j)
+                    var v = load[W](p, half + j)
+                    store(q, j, u * load[W](c, j) - v * load[W](s, j))
+                    store(q, half + j, v * load[W](c, j) + u * load[W](s, j))
+                for j in range(whole, half):
+                    var i = 2 * j if interleaved else j
+                    var k = i + 1 if interleaved else half + j
+                    var u = at(p, i)
+                    var v = at(p, k)
+                    store[1](q, i, u * at(c, j) - v * at(s, j))
+                    store[1](q, k, v * at(c, j) + u * at(s, j))
+    memory.unsafe_free()
+
+
+@extensibility.register("noeira.rope")
+struct Rope:
+    """Rotation of x [..., token, group x width]; options (int64): width, offset, interleaved, inverse."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        y: OutputTensor,
+        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
+        options: InputTensor[dtype=DType.int64, rank=1, ...],
+        theta: InputTensor[dtype=DType.float64, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        comptime assert not is_gpu[target](), "noeira's rotary positions are not implemented for GPU yet"
+        comptime P = Ptr[y.dtype]
+        var o = rebind[Ptr[DType.int64]](options.unsafe_ptr())
+        var outer = 1
+        comptime for d in range(y.rank - 2):
+            outer *= y.dim_size(d)
+        rotate(
+            rebind[P](y.unsafe_ptr()),
+            rebind[P](x.unsafe_ptr()),
+            outer,
+            y.dim_size(y.rank - 2),
+            y.dim_size(y.rank - 1),
+            Int(at(o, 0)),
+            at(rebind[Table](theta.unsafe_ptr()), 0),
+            Int(at(o, 1)),
+            at(o, 2) != 0,
+            at(o, 3) != 0,
+        )
+
+
+@extensibility.register("noeira.swap_axes")
+struct SwapAxes:
+    """`y[a, j, i, c] = x[a, i, j, c]`."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](y: OutputTensor[rank=4, ...], x: InputTensor[dtype=y.dtype, rank=4, ...], ctx: DeviceContext) raises:
+        comptime assert not is_gpu[target](), "noeira's layout ops are not implemented for GPU yet"
+        comptime P = Ptr[y.dtype]
+        var n = x.dim_size(1)
+        var m = x.dim_size(2)
+        var width = x.dim_size(3)
+        for a in range(x.dim_size(0)):
+            for i in range(n):
+                for j in range(m):
+                    _copy(
+                        rebind[P](y.unsafe_ptr()).unsafe_offset(((a * m + j) * n + i) * width),
+                        rebind[P](x.unsafe_ptr()).unsafe_offset(((a * n + i) * m + j) * width),
+                        width,
+                        False,
+                    )
+
+
+@no_inline
+def _copy[dtype: DType](dst: Ptr[dtype], src: Ptr[dtype], count: Int, add: Bool):
+    """`dst = src`, or `dst += src`."""
+    comptime W = simd_width_of[dtype]()
+    var whole = count // W * W
+    for c in range(0, whole, W):
+        store(dst, c, load[W](src, c) + load[W](dst, c) if add else load[W](src, c))
+    for c in range(whole, count):
+        store[1](dst, c, at(src, c) + at(dst, c) if add else at(src, c))
+
+
+@extensibility.register("noeira.repeat_heads")
+struct RepeatHeads:
+    """`y[b, g] = x[b, g // repeats]`, the repeats being the ratio of the heads."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](y: OutputTensor[rank=4, ...], x: InputTensor[dtype=y.dtype, rank=4, ...], ctx: DeviceContext) raises:
+        comptime assert not is_gpu[target](), "noeira's layout ops are not implemented for GPU yet"
+        comptime P = Ptr[y.dtype]
+        var repeats = y.dim_size(1) // max(x.dim_size(1), 1)
+        var block = x.dim_size(2) * x.dim_size(3)
+        for g in range(y.dim_size(0) * y.dim_size(1)):
+            _copy(
+                rebind[P](y.unsafe_ptr()).unsafe_offset(g * block),
+                rebind[P](x.unsafe_ptr()).unsafe_offset(g // repeats * block),
+                block,
+                False,
+            )
+
+
+@extensibility.register("noeira.repeat_heads_grad")
+struct RepeatHeadsGrad:
+    """`dx[b, k] = sum of dy[b, g] over g // repeats = k`, in ascending order."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](dx: OutputTensor[rank=4, ...], dy: InputTensor[dtype=dx.dtype, rank=4, ...], ctx: DeviceContext) raises:
+        comptime assert not is_gpu[target](), "noeira's layout ops are not implemented for GPU yet"
+        comptime P = Ptr[dx.dtype]
+        var repeats = dy.dim_size(1) // max(dx.dim_size(1), 1)
+        var block = dx.dim_size(2) * dx.dim_size(3)
+        for g in range(dy.dim_size(0) * dy.dim_size(1)):
+            _copy(
+                rebind[P](dx.unsafe_ptr()).unsafe_offset(g // repeats * block),
+                rebind[P](dy.unsafe_ptr()).unsafe_offset(g * block),
+                block,
+                g % repeats > 0,
+            )

@@ -1,0 +1,76 @@
+"""Repeat: a chain of modules of equal structure, compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from noeira.nn.combinators.sequential import Sequential
+from noeira.nn.core import context, subgraph
+from noeira.nn.core.module import Module
+from noeira.ops.dispatch import Array
+from noeira.ops.random import fold_in, stream_of
+from noeira.runtime import staging
+
+
+class Repeat(Sequential):
+    """`count` modules in a chain, each with its own parameters.
+
+    y = f_n(... f_2(f_1(x)))
+
+    In compiled programs the modules' common body is a subgraph, forward and backward, called `count` times: compile
+    time does not grow with depth. Modules that differ (one is frozen, say) get a body of their own.
+
+    Args:
+        count: Number of modules.
+        make: Makes one module; called `count` times.
+
+    Shape:
+        Input and output have one shape.
+
+    vjp:
+        The modules' vjps in reverse order. Saves what each of them saves.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearReLU, Repeat
+        >>> Repeat(3, lambda: LinearReLU(8, 8))(np.ones((2, 8), np.float32)).shape
+        (2, 8)
+    """
+
+    def __init__(self, count: int, make: Callable[[], Module]):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"Repeat: expected a positive number of modules, got {count!r}")
+        super().__init__(*(make() for _ in range(count)))
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """Run the chain; saves a tuple of what each module saves."""
+        saved, path = [], context.path()
+        for index, module in enumerate(self.layers):
+            key = partial(_key, f"{path}[{index}]")
+            if _as_calls():
+                x, kept = subgraph.forward(module, key, x)
+            else:
+                with context.draw_scope(key()):
+                    x, kept = module.forward(x)
+            saved.append(kept)
+        return x, tuple(saved)
+
+    def vjp(self, saved: Any, grad_output: Array) -> Array:
+        """Run the chain's vjps backwards."""
+        for module, kept in zip(reversed(self.layers), reversed(saved), strict=True):
+            if _as_calls():
+                grad_output = subgraph.vjp(module, kept, grad_output)
+            else:
+                grad_output = module.vjp(kept, grad_output)
+        return grad_output
+
+
+def _as_calls() -> bool:
+    graph = staging.active()
+    return graph is not None and not graph.inline
+
+
+def _key(name: str) -> Array:
+    return fold_in(context.root_key(), stream_of(name))

@@ -1,0 +1,93 @@
+"""Calling a module as a subgraph: modules that emit the same ops are compiled once, forward and backward.
+
+`saved` is a tree (tuples, lists, dicts) whose leaves are values and plain Python data; the values cross the call as
+operands and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from noeira.nn.core import context
+from noeira.nn.core.binding import binder
+from noeira.nn.core.module import Module
+from noeira.ops.dispatch import Array
+from noeira.runtime.staging import Staged, StagedGraph, active, staging
+
+
+def forward(module: Module, key: Callable[[], Array], *inputs: Array) -> tuple[Any, Any]:
+    """`module.forward(*inputs)`, recorded as a call.
+
+    Args:
+        module: Any module.
+        key: Makes the key that draws inside derive from, if there are any.
+        inputs: Values of the graph being staged; arrays and None pass as they are.
+    """
+    return _call(module, "forward", key, inputs)
+
+
+def vjp(module: Module, saved: Any, grad_output: Any) -> Any:
+    """`module.vjp(saved, grad_output)`, recorded as a call."""
+    return _call(module, "vjp", None, (saved, grad_output))
+
+
+def _call(module: Module, method: str, key: Callable[[], Array] | None, arguments: tuple[Any, ...]) -> Any:
+    outer = active()
+    assert outer is not None, "a subgraph is called while a program is staged"
+    owners: dict[str, tuple[object, str]] = {}
+    bind_here = binder(module)
+
+    def bind(graph: StagedGraph, owner: object, role: str) -> Staged:
+        value = bind_here(graph, owner, role)
+        owners[value.name] = (owner, role)
+        return value
+
+    body = StagedGraph(f"{type(module).__name__}_{method}", bind)
+    body.scope = outer.scope
+    operands: dict[str, Staged] = {}
+    inner: dict[int, Staged] = {}
+    outer_of: dict[int, Staged] = {}
+
+    def enter(value: Staged) -> Staged:
+        if value.index not in inner:
+            name = f"input {len(inner)}"
+            inner[value.index] = body.input(name, value.shape, value.spec.dtype)
+            outer_of[inner[value.index].index] = operands[name] = value
+        return inner[value.index]
+
+    placeholders = map_values(enter, arguments)
+    with staging(body):
+        if key is None:
+            result = getattr(module, method)(*placeholders)
+        else:
+            with context.draw_scope(body.input("key", (3,), "int64")):
+                result = getattr(module, method)(*placeholders)
+    outputs: dict[int, Staged] = {}
+
+    def leave(value: Staged) -> Staged:
+        if value.index not in outer_of:
+            outputs.setdefault(value.index, value)
+        return value
+
+    map_values(leave, result)
+    body.finish(*outputs.values())
+    for value in body.inputs:
+        if value.name in owners:
+            operands[value.name] = outer.owned(*owners[value.name])
+        elif value.name == "key" and key is not None:
+            operands["key"] = key()
+    for inside, outside in zip(outputs.values(), outer.call(body, operands), strict=True):
+        outer_of[inside.index] = outside
+    return map_values(lambda value: outer_of[value.index], result)
+
+
+def map_values(function: Callable[[Staged], Any], tree: Any) -> Any:
+    """The same tree with every staged value replaced."""
+    if isinstance(tree, Staged):
+        return function(tree)
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_values(function, item) for item in tree)
+    if isinstance(tree, dict):
+        return {name: map_values(function, item) for name, item in tree.items()}
+    return tree

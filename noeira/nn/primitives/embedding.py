@@ -1,0 +1,97 @@
+"""Embedding: a learned row for each integer id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from noeira.nn.core.errors import ShapeError
+from noeira.nn.core.initializer import Draw, Initializer, Normal
+from noeira.nn.core.module import Module, Width
+from noeira.nn.core.param import Param
+from noeira.nn.primitives.norm import positive
+from noeira.ops.dispatch import Array
+from noeira.ops.embedding import embedding, embedding_grad
+
+
+@dataclass(frozen=True)
+class _ZeroRow:
+    """Another initializer with one row set to 0."""
+
+    rule: Initializer
+    row: int
+    width: int
+
+    def __call__(self, count: int, fan_in: int, fan_out: int, draw: Draw) -> np.ndarray:
+        values = np.array(self.rule(count, fan_in, fan_out, draw))
+        values[self.row * self.width : (self.row + 1) * self.width] = 0
+        return values
+
+
+class Embedding(Module):
+    """Look up a learned row for each integer id.
+
+    y[..., :] = W[ids[...], :]
+
+    Args:
+        num_embeddings: Number of ids; ids are 0 to num_embeddings - 1, anything else is refused (in a compiled
+            program: gives NaN).
+        embedding_dim: Width of a row.
+        padding_idx: An id whose row starts at 0 and gets no gradient; negative counts from the end.
+        init: Initializer of W; N(0, 1) by default, as in PyTorch.
+
+    Shape:
+        ids [...] of any integer type, y [..., embedding_dim]; W [num_embeddings, embedding_dim].
+
+    vjp:
+        dW[ids[...], :] += dy[..., :], in the order of the ids, the padding row left out; no gradient for ids (None).
+        Saves ids.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Embedding
+        >>> Embedding(10, 3)(np.array([[2, 2, 0]])).shape
+        (1, 3, 3)
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        init: Initializer | None = None,
+    ):
+        positive(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"Embedding: expected padding_idx within {num_embeddings} embeddings, got {padding_idx}")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        rule = init or Normal()
+        if self.padding_idx is not None:
+            rule = _ZeroRow(rule, self.padding_idx, embedding_dim)
+        self.weight = Param((num_embeddings, embedding_dim), init=rule)
+
+    def check_inputs(self, *inputs: Array) -> None:
+        """Refuse what is not integers."""
+        if not np.issubdtype(inputs[0].dtype, np.integer):
+            raise ShapeError(f"expected integer ids, got {inputs[0].dtype} of shape {list(inputs[0].shape)}")
+
+    def gives(self, width: Width | None) -> Width:
+        """`embedding_dim` on the last axis."""
+        return -1, self.embedding_dim
+
+    def extra_repr(self) -> str:
+        """Both sizes, and the padding id."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+    def forward(self, ids: Array) -> tuple[Array, Array]:
+        """Ids [...] -> y [..., embedding_dim]; saves ids."""
+        return embedding(ids, self.weight.val), ids
+
+    def vjp(self, saved: Array, grad_output: Array) -> None:
+        """Dy -> nothing; adds dW."""
+        if self.weight.grd is not None:
+            embedding_grad(self.weight.grd, saved, grad_output, self.padding_idx)

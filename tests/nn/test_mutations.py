@@ -1,0 +1,252 @@
+"""The gates must be able to fail: each mutation here is a plausible fault, and every gate it concerns sees it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from noeira import nn
+from noeira.ops import activation_grad
+from tests import catalogue
+from tests.compare import (
+    Case,
+    assert_accumulates,
+    assert_central_differences,
+    assert_dot_product,
+    assert_doubled,
+    assert_float32,
+    assert_identical,
+    assert_torch,
+    reference,
+)
+
+Vjp = Callable[..., Any]
+Mutator = Callable[[Vjp], Vjp]
+DERIVATIVE = (assert_central_differences, assert_dot_product, assert_torch)
+"""The gates that check derivatives."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault in the vjp of the class of row `row`; `gates` must fail on sample number `sample`."""
+
+    row: str
+    fault: str
+    mutate: Mutator
+    gates: tuple[Callable[[Case], None], ...] = DERIVATIVE
+    sample: int = 0
+
+
+def input_grad(change: Callable[[np.ndarray], np.ndarray]) -> Mutator:
+    """The input gradient changed."""
+    return lambda vjp: lambda self, saved, grad: change(vjp(self, saved, grad))
+
+
+def param_grad(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Mutator:
+    """What one vjp adds to a parameter's gradient changed."""
+
+    def mutate(vjp: Vjp) -> Vjp:
+        def run(self: Any, saved: Any, grad: Any) -> Any:
+            param = self.named_parameters()[name]
+            before = param.grd.copy()
+            dx = vjp(self, saved, grad)
+            param.grd = before + change(param.grd - before)
+            return dx
+
+        return run
+
+    return mutate
+
+
+def overwritten(name: str) -> Mutator:
+    """The gradient set instead of added to."""
+
+    def mutate(vjp: Vjp) -> Vjp:
+        def run(self: Any, saved: Any, grad: Any) -> Any:
+            self.named_parameters()[name].grd = np.zeros(self.named_parameters()[name].shape)
+            return vjp(self, saved, grad)
+
+        return run
+
+    return mutate
+
+
+def saved_as(change: Callable[[Any], Any]) -> Mutator:
+    """The vjp gets something else than what forward saved."""
+    return lambda vjp: lambda self, saved, grad: vjp(self, change(saved), grad)
+
+
+def instead(rule: Callable[[Any, Any, Any], Any]) -> Mutator:
+    """Another vjp altogether: rule(self, saved, grad)."""
+    return lambda vjp: rule
+
+
+def without(option: str, neutral: Any) -> Mutator:
+    """The vjp of a loss forgets one of its options."""
+
+    def mutate(vjp: Vjp) -> Vjp:
+        def run(self: Any, saved: Any, grad: Any = 1.0) -> Any:
+            kept = getattr(self, option)
+            setattr(self, option, neutral)
+            try:
+                return vjp(self, saved, grad)
+            finally:
+                setattr(self, option, kept)
+
+        return run
+
+    return mutate
+
+
+def skip_module(index: int) -> Mutator:
+    """A chain that forgets one module on the way back; only where widths allow it."""
+
+    def rule(self: Any, saved: Any, grad: Any) -> Any:
+        pairs = list(zip(self.layers, saved, strict=True))
+        for i in range(len(pairs) - 1, -1, -1):
+            if i != index:
+                grad = pairs[i][0].vjp(pairs[i][1], grad)
+        return grad
+
+    return instead(rule)
+
+
+def half(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _softmax_only(self: Any, saved: Any, grad: Any = 1.0) -> Any:
+    """Cross-entropy whose vjp lacks the target term."""
+    logits, _, statistics, weight = saved
+    return (np.exp(logits - statistics.sum(axis=-1, keepdims=True)) * grad / weight).astype(logits.dtype)
+
+
+def _flatten_swapped(self: Any, shape: Any, grad: Any) -> Any:
+    """Flatten's vjp with the axes in the wrong order."""
+    return grad.reshape(shape[0], *shape[:0:-1]).T.reshape(shape)
+
+
+SOFT = "CrossEntropyLoss, probabilities, smoothing, class weights"
+
+MUTATIONS = (
+    Mutation("Linear", "dx halved", input_grad(half)),
+    Mutation("Linear", "dx of another sign", input_grad(np.negative)),
+    Mutation("Linear", "dW lost", param_grad("weight", lambda g: 0 * g)),
+    Mutation("Linear", "dW halved", param_grad("weight", half)),
+    Mutation("Linear", "dW one part in a million off", param_grad("weight", lambda g: g * (1 + 5e-6))),
+    Mutation("Linear", "dW from the next row", saved_as(lambda x: np.roll(x, 1, axis=0))),
+    Mutation("Linear", "db lost", param_grad("bias", lambda g: 0 * g)),
+    Mutation("Linear", "db counts the first row twice", param_grad("bias", lambda g: g + g[0])),
+    Mutation("Linear", "db set, not added", overwritten("bias"), (assert_accumulates,)),
+    Mutation("Linear, no bias", "dW set, not added", overwritten("weight"), (assert_accumulates,)),
+    Mutation("Linear, no bias", "dW transposed", param_grad("weight", lambda g: g.T.reshape(g.shape))),
+    Mutation("LinearAct relu", "mask shifted", saved_as(lambda kept: (kept[0], np.roll(kept[1], 1, axis=-1)))),
+    Mutation("LinearAct tanh", "derivative at the wrong point", saved_as(lambda kept: (kept[0], kept[1] * 0.99))),
+    Mutation("LinearAct gelu", "y for z", saved_as(lambda kept: (kept[0], kept[1] * sigmoid(1.7 * kept[1])))),
+    Mutation("LinearAct mish", "db halved", param_grad("bias", half)),
+    Mutation("LinearSwish", "dW of another sign", param_grad("weight", np.negative)),
+    Mutation("ReLU", "no mask", instead(lambda self, y, grad: grad)),
+    Mutation("ReLU", "mask shifted", saved_as(lambda y: np.roll(y, 1, axis=-1))),
+    Mutation("Tanh", "1 - y", instead(lambda self, y, grad: grad * (1 - y))),
+    Mutation("Sigmoid", "a factor lost", instead(lambda self, y, grad: grad * y)),
+    Mutation("SiLU", "a term lost", instead(lambda self, x, grad: grad * sigmoid(x))),
+    Mutation("Mish", "a term lost", instead(lambda self, x, grad: grad * np.tanh(np.logaddexp(0, x)))),
+    Mutation("GELU", "the other GELU", instead(lambda self, x, grad: activation_grad(grad, x, "gelu_tanh"))),
+    Mutation("GELU, tanh", "the other GELU", instead(lambda self, x, grad: activation_grad(grad, x, "gelu"))),
+    Mutation("Flatten", "axes in the wrong order", instead(_flatten_swapped)),
+    Mutation("Dropout", "no mask", instead(lambda self, saved, grad: grad)),
+    Mutation("Dropout", "mask of another stream", saved_as(lambda key: key + np.array([0, 0, 1]))),
+    Mutation("Dropout", "mask of the next step", saved_as(lambda key: key + np.array([0, 1, 0]))),
+    Mutation("Dropout", "not scaled", input_grad(half)),
+    Mutation("Sequential", "a module forgotten", skip_module(1), sample=7),
+    Mutation("CrossEntropyLoss, labels", "target term lost", instead(_softmax_only)),
+    Mutation("CrossEntropyLoss, labels", "not divided by the rows", input_grad(lambda g: g * len(g))),
+    Mutation("CrossEntropyLoss, labels", "of another sign", input_grad(np.negative)),
+    Mutation("CrossEntropyLoss, ignored rows", "on the wrong rows", input_grad(lambda g: np.roll(g, 1, axis=0))),
+    Mutation("CrossEntropyLoss, smoothing", "smoothing forgotten", without("label_smoothing", 0.0)),
+    Mutation("CrossEntropyLoss, class weights", "weights forgotten", without("class_weight", None)),
+    Mutation(SOFT, "weights forgotten", without("class_weight", None)),
+    Mutation("CrossEntropyLoss, probabilities", "halved", input_grad(half)),
+)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.row}: {m.fault}")
+def test_gates_see_the_fault(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in catalogue.ROWS if row.name == mutation.row)
+    sample = row.samples[mutation.sample]
+    monkeypatch.setattr(row.cls, "vjp", mutation.mutate(row.cls.vjp))
+    for gate in mutation.gates:
+        case = row.case(sample)
+        with pytest.raises(AssertionError, match=case.name):
+            gate(case)
+
+
+def test_the_sample_of_mutations_is_wide() -> None:
+    assert len({mutation.row for mutation in MUTATIONS}) >= 20
+    assert {row.cls for row in catalogue.ROWS if row.name in {m.row for m in MUTATIONS}} >= {
+        nn.Linear, nn.LinearAct, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.Mish, nn.GELU, nn.Flatten, nn.Dropout,
+        nn.Sequential, nn.CrossEntropyLoss,
+    }  # fmt: skip
+
+
+# ---- the comparisons of float32 runs, on results changed by hand -----------------------------------------------------
+
+
+@pytest.fixture
+def case() -> Case:
+    row = next(row for row in catalogue.ROWS if row.name == "LinearAct gelu")
+    return row.case(next(sample for sample in row.samples if sample.label == "primes"))
+
+
+@pytest.mark.parametrize("key", ["y", "dx0", "weight", "bias"])
+def test_float32_comparison_sees_one_bad_element(case: Case, key: str) -> None:
+    truth = reference(case)
+    got = {name: array.astype(np.float32) for name, array in truth.items()}
+    assert_float32(case, got, truth)
+    for change in (1 + 1e-4, 0.0, np.nan, -1.0):
+        wrong = got | {key: got[key].copy()}
+        wrong[key].reshape(-1)[np.argmax(np.abs(got[key]))] *= change
+        with pytest.raises(AssertionError, match=f"'{key}'"):
+            assert_float32(case, wrong, truth)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_float32_comparison_sees_half_precision(case: Case, kind: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.float16 if kind == "float16" else ml_dtypes.bfloat16
+    truth = reference(case)
+    with pytest.raises(AssertionError, match="error of"):
+        assert_float32(case, {key: array.astype(dtype).astype(np.float32) for key, array in truth.items()}, truth)
+
+
+def test_float32_comparison_wants_float32_and_every_tensor(case: Case) -> None:
+    truth = reference(case)
+    with pytest.raises(AssertionError, match="is float64"):
+        assert_float32(case, truth, truth)
+    with pytest.raises(AssertionError, match="expected"):
+        assert_float32(case, {"y": truth["y"].astype(np.float32)}, truth)
+    with pytest.raises(AssertionError, match="'bias' is"):
+        assert_float32(case, truth | {"bias": truth["bias"][:-1]}, truth)
+
+
+def test_identity_sees_one_bit(case: Case) -> None:
+    first = reference(case, "float32")
+    second = {key: array.copy() for key, array in first.items()}
+    assert_identical(case, first, second)
+    second["weight"][3, 2] = np.nextafter(second["weight"][3, 2], np.float32(9))
+    with pytest.raises(AssertionError, match="'weight' differs"):
+        assert_identical(case, first, second)
+
+
+def test_doubling_sees_what_was_not_added(case: Case) -> None:
+    once = reference(case, "float32")
+    with pytest.raises(AssertionError, match="'weight'"):
+        assert_doubled(case, once, once)
+    with pytest.raises(AssertionError, match="'y'"):
+        assert_doubled(case, once, {key: 2 * array for key, array in once.items()})
