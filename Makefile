@@ -5,7 +5,7 @@ VENV ?= .venv
 
 # What each target runs; pixi.toml's tasks run the same (tests/repo/test_manifests.py compares them).
 CMD_mnist := python examples/nn/mlp/mnist.py
-CMD_test := python -m pytest
+CMD_test := python -m pytest -n auto --maxprocesses 4 --dist loadfile
 CMD_bench := python -m bench --quick
 CMD_lint := ruff check . && ruff format --check . && pyright && mblack --check --fast --preview -l 120 -t mojo mojo_kernels
 CMD_gpu-check := python -m bench.gpu.check

@@ -59,7 +59,7 @@ def add_channel_sums[dtype: DType](sums: Ptr[dtype], x: Ptr[dtype], images: Int,
 
     def part(i: Int) {imm}:
         for c in range(i * channels // parts, (i + 1) * channels // parts):
-            var total = Scalar[dtype](0)
+            var total = Float64(0)
             for n in range(images):
                 var p = x.unsafe_offset((n * channels + c) * plane)
                 var sum = SIMD[dtype, W](0)
@@ -67,13 +67,13 @@ def add_channel_sums[dtype: DType](sums: Ptr[dtype], x: Ptr[dtype], images: Int,
                 while j + W <= plane:
                     sum += p.unsafe_offset(j).unsafe_load[width=W]()
                     j += W
-                var rest = sum.reduce_add()
+                var rest = sum.cast[DType.float64]().reduce_add()
                 while j < plane:
-                    rest += p.unsafe_offset(j).unsafe_load()
+                    rest += p.unsafe_offset(j).unsafe_load().cast[DType.float64]()
                     j += 1
                 total += rest
             var out_ = sums.unsafe_offset(c)
-            out_.unsafe_store(out_.unsafe_load() + total)
+            out_.unsafe_store(out_.unsafe_load() + total.cast[dtype]())
 
     parallel_for(part, parts)
 

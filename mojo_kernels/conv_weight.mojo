@@ -22,7 +22,6 @@ from .conv_source import Offsets, copy_source, find_taps, source_elements
 from .gemm import run_tile
 from .gemm_kernel import KC, MR, NR
 from .gemm_pack import copy_transposed
-from .gemm_reduce import add_column_sums
 from .memory import Ptr, lanes_below
 from .threads import parallel_for, worthwhile_parts
 
@@ -123,6 +122,20 @@ def _pack_positions[
         d = d.unsafe_offset(width)
 
 
+@always_inline
+def _sum_run[dtype: DType](p: Ptr[dtype], count: Int) -> Float64:
+    """The sum of neighbouring elements: in float64, but for those that share a lane."""
+    comptime W = simd_width_of[dtype]()
+    var lanes = SIMD[dtype, W](0)
+    var j = 0
+    while j + W <= count:
+        lanes += p.unsafe_offset(j).unsafe_load[width=W]()
+        j += W
+    if j < count:
+        lanes += masked_load[W](p.unsafe_offset(j), lanes_below[dtype, W](count - j), SIMD[dtype, W](0))
+    return lanes.cast[DType.float64]().reduce_add()
+
+
 @no_inline
 def _share[
     dtype: DType
@@ -135,7 +148,7 @@ def _share[
     c1: Int,
     sums: Ptr[dtype],
     pitch: Int,
-    bias_sums: Ptr[dtype],
+    bias_sums: Ptr[DType.float64],
 ):
     """Units [first, last) for the source channels [c0, c1) of a group: sums[(c, ty, tx), m] of the whole group."""
     comptime N = NR[dtype]
@@ -174,12 +187,15 @@ def _share[
             for j in range(panels):
                 var dst = b.unsafe_offset((j * capacity + depth) * N)
                 copy_transposed(dst, N, dy.unsafe_offset(j * N * plane), plane, min(N, g.outs - j * N), p.positions())
+            if c0 == 0 and g.has_bias:
+                for m in range(g.outs):
+                    var total = bias_sums.unsafe_offset(m)
+                    var sum = Float64(0)
+                    for i in range(p.height):
+                        sum += _sum_run(dy.unsafe_offset(m * plane + i * g.cols.outs), p.width)
+                    total.unsafe_store(total.unsafe_load() + sum)
             depth += p.positions()
             end += 1
-        if c0 == 0 and g.has_bias:
-            for j in range(panels):
-                var panel = b.unsafe_offset(j * capacity * N)
-                add_column_sums(bias_sums.unsafe_offset(j * N), panel, N, depth, min(N, g.outs - j * N))
         for c in range(c0, c1, at_once):
             var channels = min(at_once, c1 - c)
             var done = 0
@@ -229,11 +245,11 @@ def _depthwise_group[dtype: DType](g: WeightGrad[dtype], group: Int):
     var taps = g.rows.taps * g.cols.taps
     var plane = g.rows.outs * g.cols.outs
     var size = source_elements[dtype](1, g.rows, g.cols, g.rows.outs)
-    var copy = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](size + (taps + 1) * g.outs, alignment=64))
-    var totals = copy.unsafe_offset(size)
+    var copy = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](size, alignment=64))
+    var totals = rebind[Ptr[DType.float64]](unsafe_alloc[Float64]((taps + 1) * g.outs))
     var offsets = rebind[Offsets](unsafe_alloc[Int](taps))
     for t in range((taps + 1) * g.outs):
-        totals.unsafe_offset(t).unsafe_store(Scalar[dtype](0))
+        totals.unsafe_offset(t).unsafe_store(Float64(0))
     var tail = g.cols.outs % W
     var whole = g.cols.outs - tail
     var mask = lanes_below[dtype, W](tail)
@@ -262,10 +278,10 @@ def _depthwise_group[dtype: DType](g: WeightGrad[dtype], group: Int):
                         else:
                             sum += v
                 var p = totals.unsafe_offset(m * (taps + 1) + t)
-                p.unsafe_store(p.unsafe_load() + sum.reduce_add())
+                p.unsafe_store(p.unsafe_load() + sum.cast[DType.float64]().reduce_add())
     for m in range(g.outs):
         for t in range(taps + 1):
-            var total = totals.unsafe_offset(m * (taps + 1) + t).unsafe_load()
+            var total = totals.unsafe_offset(m * (taps + 1) + t).unsafe_load().cast[dtype]()
             if t < taps:
                 var p = g.dw.unsafe_offset((group * g.outs + m) * taps + t)
                 p.unsafe_store(p.unsafe_load() + total)
@@ -273,6 +289,7 @@ def _depthwise_group[dtype: DType](g: WeightGrad[dtype], group: Int):
                 var p = g.db.unsafe_offset(group * g.outs + m)
                 p.unsafe_store(p.unsafe_load() + total)
     copy.unsafe_free()
+    totals.unsafe_free()
     offsets.unsafe_free()
 
 
@@ -336,12 +353,11 @@ def convolution_weight_grad[
     var shares = max(1, min(min(SHARES, units), positions // 256))
     shares = max(1, min(shares, SUM_ELEMENTS // (size * c.groups)))
 
-    var step = (size + pitch) * c.groups
+    var step = size * c.groups
     var sums = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](shares * step + W, alignment=64))
-    for s in range(shares * c.groups):
-        var bias_sums = sums.unsafe_offset((s + 1) * (size + pitch) - pitch)
-        for i in range(pitch):
-            bias_sums.unsafe_offset(i).unsafe_store(Scalar[dtype](0))
+    var bias_sums = rebind[Ptr[DType.float64]](unsafe_alloc[Float64](shares * c.outs))
+    for i in range(shares * c.outs):
+        bias_sums.unsafe_offset(i).unsafe_store(Float64(0))
     var splits = min(g.ins, ceildiv(workers, shares * c.groups))
     var tasks = shares * c.groups * splits
     var parts = min(tasks, workers * 4) if workers > 1 else 1
@@ -351,7 +367,7 @@ def convolution_weight_grad[
             var split = task % splits
             var group = task // splits % c.groups
             var s = task // splits // c.groups
-            var own = sums.unsafe_offset(s * step + group * (size + pitch))
+            var own = sums.unsafe_offset(s * step + group * size)
             _share(
                 g,
                 group,
@@ -361,7 +377,7 @@ def convolution_weight_grad[
                 (split + 1) * g.ins // splits,
                 own,
                 pitch,
-                own.unsafe_offset(size),
+                bias_sums.unsafe_offset(s * c.outs + group * g.outs),
             )
 
     parallel_for(part, parts)
@@ -373,13 +389,17 @@ def convolution_weight_grad[
         for i in range(p * blocks * c.groups // adders, (p + 1) * blocks * c.groups // adders):
             var group = i // blocks
             var m = i % blocks * W
-            var own = sums.unsafe_offset(group * (size + pitch))
+            var own = sums.unsafe_offset(group * size)
             var count = min(W, g.outs - m)
             _add_shares(dw.unsafe_offset(group * g.outs * depth), depth, own, pitch, step, shares, depth, m, count)
-            if has_bias:
-                _add_shares(
-                    db.unsafe_offset(group * g.outs), 1, own.unsafe_offset(size), pitch, step, shares, 1, m, count
-                )
 
     parallel_for(add, adders)
+    if has_bias:
+        for m in range(c.outs):
+            var total = Float64(0)
+            for s in range(shares):
+                total += bias_sums.unsafe_offset(s * c.outs + m).unsafe_load()
+            var p = db.unsafe_offset(m)
+            p.unsafe_store(p.unsafe_load() + total.cast[dtype]())
     sums.unsafe_free()
+    bias_sums.unsafe_free()

@@ -1,17 +1,21 @@
 """Softmax cross-entropy over the last axis, fused: probabilities are never stored.
 
-Forward keeps a row's maximum and log-sum-exp; backward recomputes softmax from them. Row statistics are shifted by the row's
-maximum; the sum over rows runs in float64 in row order, so the result does not depend on threads.
+Forward keeps a row's maximum and log-sum-exp; backward recomputes softmax from them. Row statistics are shifted by the
+row's maximum; the sum over rows runs in float64 in row order, so the result does not depend on threads.
 """
 
 import extensibility
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
-from std.math import exp, log
+from std.math import ceildiv, exp, log
 from std.sys import simd_width_of
 
 from .memory import Ptr, at, load, ptr, store
 from .target import cpu_only
+from .threads import parallel_for, worthwhile_parts
+
+comptime FLOPS_PER_LOGIT = 40
+"""What one exponential costs, in multiply-adds of a matrix product."""
 
 
 @always_inline
@@ -22,15 +26,21 @@ def row_statistics[dtype: DType](z: Ptr[dtype], classes: Int, statistics: Ptr[dt
     """
     comptime assert dtype.is_floating_point(), "logits are floating point"
     comptime W = simd_width_of[dtype]()
-    var high = at(z, 0)
-    for c in range(classes):
+    var highest = SIMD[dtype, W](at(z, 0))
+    var c = 0
+    while c + W <= classes:
+        highest = max(highest, load[W](z, c))
+        c += W
+    var high = highest.reduce_max()
+    while c < classes:
         high = max(high, at(z, c))
+        c += 1
     if high == Scalar[dtype].MIN:
         store[1](statistics, 0, Scalar[dtype](0))
         store[1](statistics, 1, high)
         return
     var total = SIMD[dtype, W](0)
-    var c = 0
+    c = 0
     while c + W <= classes:
         total += exp(load[W](z, c) - high)
         c += W
@@ -48,12 +58,48 @@ def gap[dtype: DType](z: Scalar[dtype], statistics: Ptr[dtype]) -> Scalar[dtype]
     return at(statistics, 1) - (z - at(statistics, 0))
 
 
-@always_inline
-def probability[dtype: DType](z: Scalar[dtype], statistics: Ptr[dtype]) -> Scalar[dtype]:
-    """Return softmax(z)_c; 0 throughout a row of -inf."""
+@no_inline
+def softmax_row[
+    dtype: DType
+](output: Ptr[dtype], z: Ptr[dtype], statistics: Ptr[dtype], classes: Int, factor: Scalar[dtype]):
+    """Set output_c = factor softmax(z)_c; 0 throughout a row of -inf."""
     comptime assert dtype.is_floating_point(), "logits are floating point"
-    var log_sum = at(statistics, 1)
-    return exp((z - at(statistics, 0)) - (Scalar[dtype](0) if log_sum == Scalar[dtype].MIN else log_sum))
+    comptime W = simd_width_of[dtype]()
+    var high = at(statistics, 0)
+    var log_sum = Scalar[dtype](0) if at(statistics, 1) == Scalar[dtype].MIN else at(statistics, 1)
+    var c = 0
+    while c + W <= classes:
+        store[W](output, c, exp((load[W](z, c) - high) - log_sum) * factor)
+        c += W
+    while c < classes:
+        store[1](output, c, exp((at(z, c) - high) - log_sum) * factor)
+        c += 1
+
+
+@always_inline
+def fill_or_scale[dtype: DType](output: Ptr[dtype], classes: Int, clear: Bool, factor: Scalar[dtype]):
+    """Zero a row, or multiply it by `factor`."""
+    comptime W = simd_width_of[dtype]()
+    var c = 0
+    while c + W <= classes:
+        store[W](output, c, SIMD[dtype, W](0) if clear else load[W](output, c) * factor)
+        c += W
+    while c < classes:
+        store[1](output, c, Scalar[dtype](0) if clear else at(output, c) * factor)
+        c += 1
+
+
+@always_inline
+def over_rows[Body: def(Int) -> None](body: Body, rows: Int, classes: Int):
+    """Run body(r) for every row, on several threads where the work pays for them."""
+    var parts = min(worthwhile_parts(rows * classes * FLOPS_PER_LOGIT), max(rows, 1))
+    var step = ceildiv(rows, parts)
+
+    def part(p: Int) {imm}:
+        for r in range(p * step, min((p + 1) * step, rows)):
+            body(r)
+
+    parallel_for(part, parts)
 
 
 @always_inline
@@ -109,16 +155,24 @@ struct CrossEntropy:
         var classes = logits.dim_size(1)
         var weighted = class_weight.dim_size(0) > 0
         var weights = ptr(class_weight)
+        var rows = logits.dim_size(0)
+        var x = ptr(logits)
+        var t = ptr(targets)
+        var kept = ptr(statistics)
+
+        def row(r: Int) {imm}:
+            row_statistics(x.unsafe_offset(r * classes), classes, kept.unsafe_offset(2 * r))
+
+        over_rows(row, rows, classes)
         var total = Float64(0)
         var count = Float64(0)
-        for r in range(logits.dim_size(0)):
-            var z = ptr(logits).unsafe_offset(r * classes)
-            var kept = ptr(statistics).unsafe_offset(2 * r)
-            row_statistics(z, classes, kept)
-            var label = Int(at(ptr(targets), r))
+        for r in range(rows):
+            var label = Int(at(t, r))
             if label == Int(at(ptr(ignore_index), 0)):
                 continue
-            total += Float64(forward_row(z, kept, classes, label, weights, weighted, at(ptr(smoothing), 0)))
+            var z = x.unsafe_offset(r * classes)
+            var own = kept.unsafe_offset(2 * r)
+            total += Float64(forward_row(z, own, classes, label, weights, weighted, at(ptr(smoothing), 0)))
             count += Float64(class_share(weights, weighted, label, classes))
         store[1](ptr(loss), 0, Scalar[dtype](total / count) if count > 0 else Scalar[dtype](0))
         store[1](ptr(weight), 0, Scalar[dtype](count))
@@ -146,7 +200,6 @@ struct CrossEntropyGrad:
         cpu_only[target]()
         comptime dtype = grad.dtype
         comptime assert dtype.is_floating_point(), "logits are floating point"
-        comptime W = simd_width_of[dtype]()
         var classes = logits.dim_size(1)
         var weighted = class_weight.dim_size(0) > 0
         var weights = ptr(class_weight)
@@ -158,25 +211,31 @@ struct CrossEntropyGrad:
             spread = 0
             for c in range(classes):
                 spread += at(weights, c)
-        for r in range(logits.dim_size(0)):
-            var out = ptr(grad).unsafe_offset(r * classes)
-            var z = ptr(logits).unsafe_offset(r * classes)
-            var label = Int(at(ptr(targets), r))
-            var ignored = label == Int(at(ptr(ignore_index), 0))
+        var g = ptr(grad)
+        var x = ptr(logits)
+        var t = ptr(targets)
+        var kept = ptr(statistics)
+        var ignored = Int(at(ptr(ignore_index), 0))
+        var share = s / Scalar[dtype](classes)
+
+        def row(r: Int) {imm}:
+            var output = g.unsafe_offset(r * classes)
+            var label = Int(at(t, r))
+            if label == ignored:
+                fill_or_scale(output, classes, True, scale)
+                return
             var w = class_share(weights, weighted, label, classes)
-            var kept = ptr(statistics).unsafe_offset(2 * r)
             # p_c (w (1-s) + s/C sum w) - s/C w_c - w (1-s) [c = y]
-            var mass = (1 - s) * w + s / Scalar[dtype](classes) * spread
-            for c in range(classes):
-                if ignored:
-                    store[1](out, c, Scalar[dtype](0))
-                    continue
-                var value = probability(at(z, c), kept) * mass
-                if s != 0:
-                    value -= s / Scalar[dtype](classes) * class_share(weights, weighted, c, classes)
-                if c == label:
-                    value -= (1 - s) * w
-                store[1](out, c, value * scale)
+            var mass = (1 - s) * w + share * spread
+            softmax_row(output, x.unsafe_offset(r * classes), kept.unsafe_offset(2 * r), classes, mass)
+            if s != 0:
+                for c in range(classes):
+                    store[1](output, c, at(output, c) - share * class_share(weights, weighted, c, classes))
+            if label >= 0 and label < classes:
+                store[1](output, label, at(output, label) - (1 - s) * w)
+            fill_or_scale(output, classes, False, scale)
+
+        over_rows(row, logits.dim_size(0), classes)
 
 
 @extensibility.register("noeira.soft_cross_entropy")
@@ -203,12 +262,18 @@ struct SoftCrossEntropy:
         var rows = logits.dim_size(0)
         var weighted = class_weight.dim_size(0) > 0
         var s = at(ptr(smoothing), 0)
+        var x = ptr(logits)
+        var rows_kept = ptr(statistics)
+
+        def row(r: Int) {imm}:
+            row_statistics(x.unsafe_offset(r * classes), classes, rows_kept.unsafe_offset(2 * r))
+
+        over_rows(row, rows, classes)
         var total = Float64(0)
         for r in range(rows):
-            var z = ptr(logits).unsafe_offset(r * classes)
+            var z = x.unsafe_offset(r * classes)
             var q = ptr(targets).unsafe_offset(r * classes)
-            var kept = ptr(statistics).unsafe_offset(2 * r)
-            row_statistics(z, classes, kept)
+            var kept = rows_kept.unsafe_offset(2 * r)
             for c in range(classes):
                 var share = (1 - s) * at(q, c) + s / Scalar[dtype](classes)
                 if weighted:
@@ -248,14 +313,21 @@ struct SoftCrossEntropyGrad:
         var keep = 1 - at(ptr(smoothing), 0)
         var count = at(ptr(weight), 0)
         var scale = at(ptr(grad_loss), 0) / count if count > 0 else Scalar[dtype](0)
-        for r in range(logits.dim_size(0)):
-            var out = ptr(grad).unsafe_offset(r * classes)
-            var z = ptr(logits).unsafe_offset(r * classes)
-            var q = ptr(targets).unsafe_offset(r * classes)
+        var g = ptr(grad)
+        var x = ptr(logits)
+        var t = ptr(targets)
+        var kept = ptr(statistics)
+
+        def row(r: Int) {imm}:
+            var output = g.unsafe_offset(r * classes)
+            var q = t.unsafe_offset(r * classes)
             var mass = Scalar[dtype](0)
             for c in range(classes):
                 mass += (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
-            var kept = ptr(statistics).unsafe_offset(2 * r)
+            softmax_row(output, x.unsafe_offset(r * classes), kept.unsafe_offset(2 * r), classes, mass)
             for c in range(classes):
                 var share = (keep * at(q, c) + s) * class_share(weights, weighted, c, classes)
-                store[1](out, c, (probability(at(z, c), kept) * mass - share) * scale)
+                store[1](output, c, at(output, c) - share)
+            fill_or_scale(output, classes, False, scale)
+
+        over_rows(row, logits.dim_size(0), classes)

@@ -1,6 +1,6 @@
 """Elementwise functions with parameters a and b, the SwiGLU gate, and sums over one axis.
 
-    code  0 leaky_relu(a)  1 elu(a)  2 softplus(a = beta, b = threshold)  3 symlog  4 symexp  5 clamp(a, b)
+    code  0 leaky_relu(a)  1 elu(a)  2 softplus(a = beta, b = threshold)  3 symlog  4 symexp  5 clamp(a, b)  6 exp
 
 float32 and float64. NaN propagates. Sums run in a fixed order.
 """
@@ -29,7 +29,8 @@ comptime SOFTPLUS = 2
 comptime SYMLOG = 3
 comptime SYMEXP = 4
 comptime CLAMP = 5
-comptime CODES = 6
+comptime EXP = 6
+comptime CODES = 7
 
 
 @always_inline
@@ -65,6 +66,8 @@ def apply[
         var t = expm1_nonpositive(-abs(x))
         var near = -t / (1 + t)
         return copysign(abs(x).lt(1).select(near, exp(abs(x)) - 1), x)
+    elif code == EXP:
+        return exp(x)
     else:
         var y = x.lt(a).select(V(a), x)
         return y.gt(b).select(V(b), y)
@@ -87,6 +90,8 @@ def derivative[
         return 1 / (1 + abs(x))
     elif code == SYMEXP:
         return exp(abs(x))
+    elif code == EXP:
+        return exp(x)
     else:
         var y = x.ge(a).select(V(1), V(0))
         return x.le(b).select(y, V(0))

@@ -484,6 +484,16 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("Dropout, evaluation", nn.Dropout, nn.Dropout, _dropout_twin, (), DROPOUT[:2], prepare=nn.Dropout.eval),
     Row("Sequential", nn.Sequential, _chain, _chain_twin, ("chain",), CHAINS, CHAIN_MISTAKES, step=4e-3),
+    Row(
+        "Repeat",
+        nn.Repeat,
+        lambda depth: nn.Repeat(depth, lambda: nn.LinearTanh(5, 5)),
+        _chain_twin,
+        ("chain",),
+        (Sample("three", (3,), ((7, 5),)), Sample("one", (1,), ((1, 5),))),
+        (Mistake("none", lambda: nn.Repeat(0, nn.Tanh), r"expected a positive number of modules, got 0", ValueError),),
+        step=4e-3,
+    ),
     _loss("labels", _label_samples(), LOSS_MISTAKES),
     _loss("ignored rows", _label_samples(-100)),
     _loss("smoothing", _label_samples(), label_smoothing=0.125),
@@ -494,7 +504,7 @@ ROWS: tuple[Row, ...] = (
     _loss("probabilities, smoothing, class weights", SOFT_SAMPLES, weight=WEIGHTS, label_smoothing=0.125),
 )
 
-BASES = (nn.Module, nn.Activation, nn.Loss)
+BASES = (nn.Module, nn.Activation, nn.BatchNorm, nn.Formula, nn.Loss)
 """Public classes that are bases only."""
 
 LINEAR_ACT_MISTAKES = (

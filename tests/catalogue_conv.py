@@ -339,7 +339,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "PixelShuffle", nn.PixelShuffle, nn.PixelShuffle,
-        lambda layer: lambda params, x: F.pixel_shuffle(x, layer.upscale_factor), ("shape",), SHUFFLES,
+        lambda layer: lambda params, x: _empty_safe(F.pixel_shuffle)(x, layer.upscale_factor), ("shape",), SHUFFLES,
         (
             Mistake(
                 "channels that do not divide",

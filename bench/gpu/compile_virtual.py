@@ -6,6 +6,7 @@ compiles the probe, with OP the recording that claims it. Prints the names of th
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -65,4 +66,6 @@ def _probe_library() -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # MAX's threads now and then abort the process while a virtual device is taken down

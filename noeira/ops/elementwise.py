@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, Op, broadcast, emit, op
+from noeira.ops.dispatch import Array, Op, ShapeError, broadcast, emit, op
 from noeira.runtime.staging import Spec, Staged
 
 
@@ -81,17 +81,35 @@ def maximum(a: Array, b: Array) -> Array:
     return np.maximum(a, b)
 
 
+@maximum.staged
+def _(a: Array, b: Array) -> Array:
+    return where(greater(a, b), a, where(greater_equal(b, a), b, add(a, b)))  # MAX's own drops NaN
+
+
 @op
 def minimum(a: Array, b: Array) -> Array:
     """The smaller of a and b, elementwise; NaN where either is."""
     return np.minimum(a, b)
 
 
-@op
-def power(a: Array, b: Array) -> Array:
-    """Raise a to the power b, elementwise; NaN for a negative a and a b that is no integer."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return np.power(a, b)
+@minimum.staged
+def _(a: Array, b: Array) -> Array:
+    return where(greater(b, a), a, where(greater_equal(a, b), b, add(a, b)))
+
+
+def power(x: Array, exponent: int) -> Array:
+    """X to an integer power, by repeated multiplication; any other power is exp(b log(a))."""
+    if not isinstance(exponent, int | np.integer) or isinstance(exponent, bool):
+        raise ShapeError(f"expected an integer exponent, got {exponent!r}; write exp(b * log(a)) for other powers")
+    result, square, n = None, x, abs(int(exponent))
+    while n:
+        if n % 2:
+            result = square if result is None else multiply(result, square)
+        n //= 2
+        square = multiply(square, square) if n else square
+    if result is None:
+        return where(equal(x, x), 1.0, 1.0)
+    return result if exponent > 0 else divide(1.0, result)
 
 
 @op
@@ -99,6 +117,11 @@ def exp(x: Array) -> Array:
     """Exponential, e to the power x."""
     with np.errstate(over="ignore"):
         return np.exp(x)
+
+
+@exp.staged
+def _(x: Array) -> Array:
+    return emit("noeira.elementwise", [x, np.array([6, 0, 0], np.float64)], [x.spec])[0]  # MAX's own turns NaN into inf
 
 
 @op
@@ -169,11 +192,11 @@ def sign(x: Array) -> Array:
     return where(greater(x, 0), 1.0, where(greater(0, x), -1.0, x))
 
 
-for _op in (add, subtract, multiply, divide, maximum, minimum, power):
+for _op in (add, subtract, multiply, divide):
     _op.staged(_binary(_op.__name__))  # type: ignore[attr-defined]
 for _op in (greater, greater_equal, equal):
     _op.staged(_binary(_op.__name__, "bool"))  # type: ignore[attr-defined]
-for _op in (exp, log, sqrt, absolute):
+for _op in (log, sqrt, absolute):
     _op.staged(_unary(_op.__name__))  # type: ignore[attr-defined]
 
 

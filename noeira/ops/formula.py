@@ -9,7 +9,7 @@ import numpy as np
 from noeira.ops.activation import activation, activation_grad
 from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
 
-FORMULAS = ("leaky_relu", "elu", "softplus", "symlog", "symexp", "clamp")
+FORMULAS = ("leaky_relu", "elu", "softplus", "symlog", "symexp", "clamp", "exp")
 """Names in the order of the kernels' codes (`mojo_kernels/elementwise.mojo`)."""
 
 
@@ -24,7 +24,8 @@ def formula(x: Array, name: str, a: float = 0.0, b: float = 0.0) -> Array:
     """Apply f elementwise.
 
     leaky_relu x or a x below 0; elu x or a (e^x - 1) below 0; softplus log(1 + e^{a x}) / a, and x itself where
-    a x > b; symlog sign(x) log(1 + |x|); symexp sign(x) (e^|x| - 1); clamp x limited to [a, b]. NaN gives NaN.
+    a x > b; symlog sign(x) log(1 + |x|); symexp sign(x) (e^|x| - 1); clamp x limited to [a, b];
+    exp e^x. NaN gives NaN.
     """
     _options(name, a, b)
     x = np.asarray(x)
@@ -42,6 +43,8 @@ def formula(x: Array, name: str, a: float = 0.0, b: float = 0.0) -> Array:
                 return np.copysign(np.log1p(np.abs(x)), x)
             case "symexp":
                 return np.copysign(np.expm1(np.abs(x)), x)
+            case "exp":
+                return np.exp(x)
     return np.minimum(np.maximum(x, a_), b_)
 
 
@@ -64,6 +67,8 @@ def formula_grad(grad: Array, x: Array, name: str, a: float = 0.0, b: float = 0.
                 return grad / (1 + np.abs(x))
             case "symexp":
                 return grad * np.exp(np.abs(x))
+            case "exp":
+                return grad * np.exp(x)
     return grad * ((x >= a_) & (x <= b_))
 
 

@@ -18,7 +18,7 @@ from noeira import nn
 from noeira.runtime.programs import Program, build
 from tests.catalogue import Row, Sample
 from tests.catalogue_conv import ROWS
-from tests.compare import Case, assert_close, assert_doubled, assert_float32, assert_identical, reference
+from tests.compare import assert_close, assert_doubled, assert_float32, assert_identical, reference
 from tests.compiled import CPU, run, run_case, stage
 
 
@@ -65,7 +65,9 @@ HAND: dict[str, tuple[nn.Module, np.ndarray, np.ndarray, Any, Any, Any]] = {
     "max_pool_overlap": (nn.MaxPool2D((1, 2), stride=1), _row(1, 3, 2), _row(1, 1), [3, 3], [0, 2, 0], None),
     "max_pool_first_of_equals": (nn.MaxPool2D((1, 3)), _row(5, 5, 5), _row(7), [5], [7, 0, 0], None),
     "max_pool_all_minus_inf": (nn.MaxPool2D((1, 2)), _row(-INF, -INF), _row(3), [-INF], [3, 0], None),
-    "max_pool_nan_wins": (nn.MaxPool2D((1, 3)), _row(1, NAN, 5, 2, 7, 3), _row(1, 1), [NAN, 7], [0, 1, 0, 0, 1, 0], None),
+    "max_pool_nan_wins": (
+        nn.MaxPool2D((1, 3)), _row(1, NAN, 5, 2, 7, 3), _row(1, 1), [NAN, 7], [0, 1, 0, 0, 1, 0], None,
+    ),
     "avg_pool_counts_padding": (
         nn.AvgPool2D((1, 2), stride=1, padding=(0, 1)), _row(2, 4), _row(1, 1, 1), [1, 3, 2], [1, 1], None,
     ),
@@ -84,7 +86,6 @@ HAND: dict[str, tuple[nn.Module, np.ndarray, np.ndarray, Any, Any, Any]] = {
 }  # fmt: skip
 
 CASES = [pytest.param(row, sample, id=f"{row.name}, {sample.label}") for row in ROWS for sample in row.samples]
-DOUBLE = {row.name for row in ROWS}
 
 
 def _name(row: Row, sample: Sample, dtype: str) -> str:
@@ -196,11 +197,9 @@ def test_every_geometry_agrees_with_pytorch(kernel: int, stride: int, dilation: 
         layer.zero_grad()
         dx = layer.vjp(saved, dy)
         want.backward(torch.tensor(dy))
-        for got, there in (
-            (y, want.detach()),
-            (dx, t.grad),
-            *((layer.named_parameters()[n].grd, v.grad) for n, v in tensors.items()),
-        ):
+        pairs = [(y, want.detach()), (dx, t.grad)]
+        pairs += [(layer.named_parameters()[name].grd, value.grad) for name, value in tensors.items()]
+        for got, there in pairs:
             np.testing.assert_allclose(got, there.numpy(), rtol=0, atol=1e-11)
 
 

@@ -125,8 +125,8 @@ class BatchNorm1D(BatchNorm):
         >>> layer = BatchNorm1D(1)
         >>> layer(np.array([[0.0], [2.0]], np.float32)).round(4).tolist()
         [[-1.0], [1.0]]
-        >>> float(layer.running_var.val[0].round(4))
-        1.1
+        >>> f"{layer.running_var.val[0]:.3f}"
+        '1.100'
     """
 
     ranks = (2, 3)

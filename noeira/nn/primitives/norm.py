@@ -117,8 +117,8 @@ class LayerNorm(RowNorm):
     Example:
         >>> import numpy as np
         >>> from noeira.nn import LayerNorm
-        >>> LayerNorm(4)(np.array([[40000, 40001, 40002, 40003]], np.float32)).round(4).tolist()[0][0]
-        -1.3416000604629517
+        >>> f"{LayerNorm(4)(np.array([[40000, 40001, 40002, 40003]], np.float32))[0, 0]:.3f}"
+        '-1.342'
 
     Source: Ba, Kiros, Hinton 2016.
     """
