@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from noeira.nn.core import context
-from noeira.nn.core.binding import binder
 from noeira.nn.core.module import Module
 from noeira.ops.dispatch import Array
-from noeira.runtime.staging import Staged, StagedGraph, active, staging
+from noeira.runtime.staging import Staged, StagedGraph, StagingError, active, staging
 
 
 def forward(module: Module, key: Callable[[], Array], *inputs: Array) -> tuple[Any, Any]:
@@ -35,17 +34,18 @@ def vjp(module: Module, saved: Any, grad_output: Any) -> Any:
 def _call(module: Module, method: str, key: Callable[[], Array] | None, arguments: tuple[Any, ...]) -> Any:
     outer = active()
     assert outer is not None, "a subgraph is called while a program is staged"
-    owners: dict[str, tuple[object, str]] = {}
-    bind_here = binder(module)
+    operands: dict[str, Staged] = {}
+    names = {id(tensor): name for name, tensor in (module.named_parameters() | module.named_states()).items()}
 
     def bind(graph: StagedGraph, owner: object, role: str) -> Staged:
-        value = bind_here(graph, owner, role)
-        owners[value.name] = (owner, role)
-        return value
+        if id(owner) not in names:
+            raise StagingError(f"{owner!r} is used in a forward or vjp but is no attribute of {module.describe()}")
+        name, value = f"{role} {names[id(owner)]}", outer.owned(owner, role)
+        operands[name] = value
+        return graph.input(name, value.shape, value.spec.dtype, mutable=value.mutable)
 
     body = StagedGraph(f"{type(module).__name__}_{method}", bind)
     body.scope = outer.scope
-    operands: dict[str, Staged] = {}
     inner: dict[int, Staged] = {}
     outer_of: dict[int, Staged] = {}
 
@@ -73,9 +73,7 @@ def _call(module: Module, method: str, key: Callable[[], Array] | None, argument
     map_values(leave, result)
     body.finish(*outputs.values())
     for value in body.inputs:
-        if value.name in owners:
-            operands[value.name] = outer.owned(*owners[value.name])
-        elif value.name == "key" and key is not None:
+        if value.name == "key" and key is not None:
             operands["key"] = key()
     for inside, outside in zip(outputs.values(), outer.call(body, operands), strict=True):
         outer_of[inside.index] = outside
