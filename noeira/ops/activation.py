@@ -102,6 +102,8 @@ def activation_grad(grad: Array, saved: Array, name: str) -> Array:
 
 @activation_grad.staged
 def _(grad: Array, saved: Array, name: str) -> Array:
+    if tuple(grad.shape) != tuple(saved.shape):
+        raise ShapeError(f"expected an output gradient of shape {list(saved.shape)}, got {list(grad.shape)}")
     if name == "identity":
         return grad
     flops = known_size(grad.shape)

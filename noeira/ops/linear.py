@@ -8,12 +8,18 @@ import numpy as np
 
 from noeira.ops.activation import activation as activate
 from noeira.ops.activation import code
-from noeira.ops.dispatch import Array, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
 from noeira.ops.memory import accumulate
+from noeira.runtime.staging import Shape
 
 
 def _flops(x: Array, weight: Array) -> int:
     return 2 * known_size(x.shape) * known_size(weight.shape[1:])
+
+
+def _require(what: str, got: Shape, expected: Shape) -> None:
+    if tuple(got) != tuple(expected):
+        raise ShapeError(f"expected {what} of shape {list(expected)}, got {list(got)}")
 
 
 @op
@@ -32,6 +38,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None, activation: str =
 
 @linear.staged
 def _(x: Array, weight: Array, bias: Array | None = None, activation: str = "identity") -> Array:
+    _require("an input", x.shape, (*x.shape[:-1], weight.shape[0]))
     out = spec((*x.shape[:-1], weight.shape[1]), x)
     attributes = {"activation": code(activation)}
     if bias is None:
@@ -48,6 +55,7 @@ def linear_pre(x: Array, weight: Array, bias: Array, activation: str) -> tuple[A
 
 @linear_pre.staged
 def _(x: Array, weight: Array, bias: Array, activation: str) -> Any:
+    _require("an input", x.shape, (*x.shape[:-1], weight.shape[0]))
     out = spec((*x.shape[:-1], weight.shape[1]), x)
     attributes = {"activation": code(activation)}
     return emit(
@@ -68,6 +76,7 @@ def linear_input_grad(grad: Array, weight: Array) -> Array:
 
 @linear_input_grad.staged
 def _(grad: Array, weight: Array) -> Array:
+    _require("an output gradient", grad.shape, (*grad.shape[:-1], weight.shape[1]))
     out = spec((*grad.shape[:-1], weight.shape[0]), grad)
     return emit(
         "noeira.linear_input_grad",
@@ -82,6 +91,8 @@ def linear_param_grad(weight_grad: Array | None, bias_grad: Array | None, x: Arr
 
     A target that is None (a frozen parameter, a missing bias) is not computed.
     """
+    features = (weight_grad if weight_grad is not None else bias_grad if bias_grad is not None else grad).shape[-1]
+    _require("an output gradient", grad.shape, (*x.shape[:-1], features))
     if weight_grad is not None and bias_grad is not None:
         _weight_bias_grad(weight_grad, bias_grad, x, grad)
     elif weight_grad is not None:

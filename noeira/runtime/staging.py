@@ -53,7 +53,6 @@ class Staged:
     """
 
     __slots__ = ("graph", "index", "mutable", "name", "spec")
-    __array_ufunc__ = None  # NumPy operators defer to the staged ones instead of building object arrays
 
     def __init__(self, graph: StagedGraph, index: int, spec: Spec, *, mutable: bool = False, name: str = ""):
         self.graph, self.index, self.spec, self.mutable, self.name = graph, index, spec, mutable, name
@@ -93,6 +92,16 @@ class Staged:
 
     def __len__(self) -> int:
         raise self._no_numbers("len()")
+
+    def __getitem__(self, key: object) -> Staged:
+        raise self._no_numbers("indexing")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """Let `array + staged` be the staged operator; any other NumPy function is refused."""
+        reflected = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__"}
+        if method == "__call__" and not options and ufunc.__name__ in reflected and inputs[1] is self:
+            return getattr(self, reflected[ufunc.__name__])(inputs[0])
+        raise self._no_numbers(f"np.{ufunc.__name__}")
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
         raise self._no_numbers("a NumPy function")

@@ -116,6 +116,35 @@ def test_numbers_of_a_staged_value_are_refused(use):
         use(graph.input("x", (3,), "float32"))
 
 
+def test_arrays_on_the_left_become_constants():
+    graph = StagedGraph("g")
+    x, a = graph.input("x", (3,), "float32"), np.arange(3, dtype=np.float32)
+    for value in (a + x, a - x, a * x, a / x):
+        assert value.shape == (3,)
+    assert names(graph) == ["add", "subtract", "multiply", "divide"]
+    assert all(len(op.inputs) == 2 and op.inputs[1] is x for op in graph.ops)
+
+
+def test_indexing_is_refused():
+    with pytest.raises(StagingError, match="indexing needs the numbers"):
+        StagedGraph("g").input("x", (3,), "float32")[0]
+
+
+@pytest.mark.parametrize("width", [7, 9, 1])
+def test_gradients_of_another_shape_are_refused_before_a_kernel_reads_them(width):
+    graph = StagedGraph("g")
+    x, dy = graph.input("x", ("b", 4), "float32"), graph.input("dy", ("b", width), "float32")
+    w, dw = graph.input("w", (4, 8), "float32"), graph.input("dw", (4, 8), "float32", mutable=True)
+    y = graph.input("y", ("b", 8), "float32")
+    for use in (
+        lambda: ops.linear_param_grad(dw, None, x, dy),
+        lambda: ops.linear_input_grad(dy, w),
+        lambda: ops.activation_grad(dy, y, "relu"),
+    ):
+        with pytest.raises(ops.ShapeError, match=rf"expected an output gradient .*8\], got \['b', {width}\]"):
+            use()
+
+
 def test_values_of_two_programs_do_not_mix():
     a, b = StagedGraph("a"), StagedGraph("b")
     x, y = a.input("x", (3,), "float32"), b.input("y", (3,), "float32")

@@ -35,7 +35,8 @@ class Arena:
         self.memory: dict[str, DeviceArray] = {}
         """The arenas by role: val, grd, and an optimizer's slots (m, v) once it has claimed them."""
         before = next((param.arena for param in self.params.values() if param.arena is not None), None)
-        self.optimizer, self.applied = (before.optimizer, before.applied) if before is not None else ("", 0)
+        copied = max((param.history for param in self.params.values()), default=("", 0))
+        self.optimizer, self.applied = (before.optimizer, before.applied) if before is not None else copied
         """Which optimizer the moments belong to, and how many steps it has applied."""
         step = ALIGNMENT // self.dtype.itemsize
         self.size = 0

@@ -296,7 +296,10 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
                 running.draws.clear()
                 running.rng[control.STEP] += self.training
             self.check_inputs(*args)
-            output, saved = method(self, *args, **kwargs)
+            result = method(self, *args, **kwargs)
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise TypeError(f"expected forward to return (output, saved), got {type(result).__name__}")
+            output, saved = result
             for observer in () if is_super_call else running.observers:
                 observer(context.path(), self, output, saved)
             return output, saved

@@ -49,6 +49,8 @@ class Param:
         """Its slices of the arenas, by role: val, grd, and once an optimizer with state has stepped m and v."""
         self.arena: Arena | None = None
         """The arena that holds the memory."""
+        self.history = ("", 0)
+        """In a copy: which optimizer the moments belong to, and how many steps it had applied."""
         self.drawn = False
         """Whether the value was drawn or assigned."""
 
@@ -111,7 +113,8 @@ class Param:
         return self._get("v")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "arena": None}  # a copy's memory is its own until a model adopts it
+        history = self.history if self.arena is None else (self.arena.optimizer, self.arena.applied)
+        return {**vars(self), "arena": None, "history": history}  # a copy's memory is its own until a model adopts it
 
     def __repr__(self) -> str:
         frozen = "" if self.trainable else ", frozen"

@@ -72,6 +72,8 @@ class Trainer:
     ):
         if log_every < 1:
             raise ValueError(f"Trainer: expected log_every >= 1, got {log_every}")
+        if not -(2**63) <= int(seed) < 2**63:
+            raise ValueError(f"Trainer: expected a seed that fits 64 bits, got {seed}")
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.device, self.seed = resolve(device), int(seed)
         self.run_dir, self.log_every = run_dir, log_every

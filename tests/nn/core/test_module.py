@@ -10,6 +10,7 @@ import pytest
 
 from noeira import ops
 from noeira.nn import (
+    Adam,
     CompositionError,
     Dropout,
     Flatten,
@@ -227,6 +228,16 @@ def test_a_users_error_gets_a_note_and_stays_what_it_is():
     assert caught.value.__notes__ == ["in module '1' (Broken())"]
 
 
+def test_a_forward_without_saved_is_refused():
+    class OutputOnly(Module):
+        def forward(self, x):
+            return x
+
+    with pytest.raises(TypeError, match=r"expected forward to return \(output, saved\), got ndarray") as caught:
+        Sequential(OutputOnly())(np.ones((1, 1), np.float32))
+    assert caught.value.__notes__ == ["in module '0' (OutputOnly())"]
+
+
 def test_the_stack_is_empty_after_an_error():
     net = Sequential(Linear(3, 2))
     for _ in range(2):
@@ -279,6 +290,20 @@ def test_copies_have_memory_of_their_own(duplicate):
     assert not np.array_equal(net(x), twin(x))
     assert twin.arena() is not net.arena()
     np.testing.assert_array_equal(twin.arena().memory["val"].numpy()[:6].reshape(3, 2), twin[0].weight.val)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"]
+)
+def test_copies_go_on_with_the_moments_and_their_count(duplicate):
+    net, optimizer = Sequential(Linear(3, 2)).init(seed=0), Adam(1e-2)
+    net[0].weight.grd += 1
+    optimizer.step(net)
+    twin = duplicate(net)
+    for model in (net, twin):
+        optimizer.step(model)
+    assert twin.arena().applied == net.arena().applied == 2
+    np.testing.assert_array_equal(twin[0].weight.val, net[0].weight.val)
 
 
 def test_states_are_read_as_values_and_written_in_place():

@@ -1,5 +1,6 @@
 """The trainer on a small problem: learning, determinism, uneven batches, files, interrupts, errors."""
 
+import copy
 import csv
 import hashlib
 import logging
@@ -293,6 +294,21 @@ def test_wrong_labels_are_refused_before_any_step(trainer):
 def test_sizes_are_checked(trainer, name, value):
     with pytest.raises(ValueError, match=f"expected {name} to be an integer >= 1, got"):
         trainer().fit(make_data(), **{name: value})
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1])
+def test_a_seed_fits_64_bits(trainer, seed):
+    with pytest.raises(ValueError, match=f"expected a seed that fits 64 bits, got {seed}"):
+        trainer(seed=seed)
+
+
+def test_a_copied_trainer_goes_on_as_the_original(trainer):
+    one = trainer()
+    one.fit(make_data(), epochs=1, batch_size=16)
+    other = copy.deepcopy(one)
+    for t in (one, other):
+        t.fit(make_data(), epochs=1, batch_size=16)
+    assert fingerprint(one.model) == fingerprint(other.model)
 
 
 def test_an_empty_data_set_is_refused(trainer):
