@@ -105,8 +105,12 @@ def foreign() -> float:
     return 0.0
 
 
-def settle(limit: float = 0.1, *, step: float = 0.002, busy: float = 0.1) -> bool:
-    """Sleep until this process's threads use less than `busy` of a core; False if they never do within `limit`."""
+def settle(limit: float = 0.5, *, step: float = 0.02, busy: float = 0.1) -> bool:
+    """Sleep until this process's threads use less than `busy` of a core; False if they never do within `limit`.
+
+    OpenBLAS's workers spin for 0.1 s after a call; whoever runs meanwhile has a core less. `step` has to span
+    several ticks of the kernel, which books a spinning thread's time at ticks only.
+    """
     deadline = time.perf_counter() + limit
     while time.perf_counter() < deadline:
         wall, used = time.perf_counter(), time.process_time()

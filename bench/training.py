@@ -43,6 +43,7 @@ class Task:
         classes: Number of classes.
         batch_size: Rows a step.
         lr: Adam's learning rate.
+        tokens: Whether samples are token ids below `classes`, each with the next one as its label.
     """
 
     net: Callable[[], Module]
@@ -51,6 +52,7 @@ class Task:
     classes: int
     batch_size: int
     lr: float = 1e-3
+    tokens: bool = False
 
 
 def data(task: Task) -> Inputs:
@@ -58,6 +60,9 @@ def data(task: Task) -> Inputs:
     draw = np.random.default_rng(0)
     rows = BATCHES * task.batch_size
     weights = {f"val {name}": np.array(p.val) for name, p in task.net().init(seed=0).named_parameters().items()}
+    if task.tokens:
+        ids = draw.integers(0, task.classes, (rows, task.shape[0] + 1)).astype(np.int32)
+        return {"x": ids[:, :-1].copy(), "y": ids[:, 1:].copy(), **weights}
     x = draw.standard_normal((rows, *task.shape), np.float32)
     return {"x": x, "y": draw.integers(0, task.classes, rows).astype(np.int32), **weights}
 
@@ -157,7 +162,7 @@ def torch(task: Task, inputs: Inputs, setup: Setup, *, fused: bool = False, comp
     optimizer = torch.optim.Adam(net.parameters(), task.lr, fused=True if fused or compiled else None)
 
     def loss_of(x: Any, y: Any) -> Any:
-        return cross_entropy(net(x), y)
+        return cross_entropy(net(x).flatten(0, -2), y.flatten())
 
     compute = torch.compile(loss_of) if compiled else loss_of
     x, y = torch.from_numpy(inputs["x"]).to(setup.device), torch.from_numpy(inputs["y"].astype(np.int64))
@@ -179,7 +184,14 @@ def torch(task: Task, inputs: Inputs, setup: Setup, *, fused: bool = False, comp
     return Job(run, lambda: {"losses": np.array([run().item() for _ in range(STEPS_COMPARED)], np.float32)})
 
 
-def training_case(name: str, task: Task, *, flops: float, others: Mapping[str, Builder] | None = None) -> Case:
+def training_case(
+    name: str,
+    task: Task,
+    *,
+    flops: float,
+    others: Mapping[str, Builder] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Case:
     """A case of family "training".
 
     Args:
@@ -187,6 +199,7 @@ def training_case(name: str, task: Task, *, flops: float, others: Mapping[str, B
         task: What is trained.
         flops: Floating-point operations of a step's matrix products.
         others: Builders of systems besides noeira and PyTorch.
+        tolerance: Of the losses of the compared steps.
     """
     builders: dict[str, Builder] = {
         "noeira": functools.partial(noeira, task),
@@ -202,7 +215,7 @@ def training_case(name: str, task: Task, *, flops: float, others: Mapping[str, B
         family="training",
         inputs=functools.partial(data, task),
         builders=builders,
-        tolerance=TOLERANCE,
+        tolerance=tolerance,
         # Adam reads and writes parameters and both moments and reads the gradient, which backward wrote.
         work=Work(flops, 4 * (8 * parameters + task.batch_size * sample)),
     )

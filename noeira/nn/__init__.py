@@ -1,6 +1,15 @@
 """Neural networks: modules, losses, optimizers, data sets and the trainer."""
 
-from noeira.nn.combinators import Repeat, Sequential
+from noeira.nn.combinators import (
+    Checkpointed,
+    InitWith,
+    ProjectedResidual,
+    Repeat,
+    Residual,
+    Sequential,
+    Tokenwise,
+    Wrapper,
+)
 from noeira.nn.core import (
     CompositionError,
     Deterministic,
@@ -20,6 +29,7 @@ from noeira.nn.core import (
 )
 from noeira.nn.datasets import MNIST, ArrayDataset, FashionMNIST
 from noeira.nn.loss import CrossEntropyLoss, Loss
+from noeira.nn.models import GPT, GPTConfig, MultiHeadAttention, TransformerBlock, TransformerFFN
 from noeira.nn.optimizer import (
     SGD,
     Adam,
@@ -76,6 +86,7 @@ from noeira.nn.primitives import (
     Mish,
     Modulate,
     PixelShuffle,
+    PositionEmbedding,
     QKVToMajor,
     ReLU,
     RepeatKVHeads,
@@ -110,6 +121,7 @@ from noeira.nn.training import EpochRecord, History, Trainer
 __all__ = [
     "ELU",
     "GELU",
+    "GPT",
     "MNIST",
     "SGD",
     "Activation",
@@ -124,6 +136,7 @@ __all__ = [
     "BiasAdd",
     "BinaryElementwise",
     "CenterHalf",
+    "Checkpointed",
     "Clamp",
     "CompositionError",
     "Conv1D",
@@ -141,10 +154,12 @@ __all__ = [
     "FashionMNIST",
     "Flatten",
     "Formula",
+    "GPTConfig",
     "Gate",
     "GradGate",
     "GroupNorm",
     "History",
+    "InitWith",
     "Kaiming",
     "LayerNorm",
     "LayerNormAct",
@@ -167,16 +182,20 @@ __all__ = [
     "Mish",
     "Modulate",
     "Module",
+    "MultiHeadAttention",
     "NonFiniteError",
     "Normal",
     "Optimizer",
     "Param",
     "PixelShuffle",
+    "PositionEmbedding",
+    "ProjectedResidual",
     "QKVToMajor",
     "RMSNorm",
     "ReLU",
     "Repeat",
     "RepeatKVHeads",
+    "Residual",
     "RoPE",
     "Scale",
     "ScaledDotProductAttention",
@@ -202,12 +221,16 @@ __all__ = [
     "Tanh",
     "ToNCHW",
     "TokenMean",
+    "Tokenwise",
     "Trainer",
+    "TransformerBlock",
+    "TransformerFFN",
     "Transpose2D",
     "TruncNormalIn",
     "UninitializedError",
     "Upsample2x",
     "WarmupCosine",
+    "Wrapper",
     "Xavier",
     "Zero",
     "all_allow_mask",

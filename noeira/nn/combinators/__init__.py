@@ -1,6 +1,18 @@
 """Modules made of modules."""
 
+from noeira.nn.combinators.checkpointed import Checkpointed
 from noeira.nn.combinators.repeat import Repeat
+from noeira.nn.combinators.residual import ProjectedResidual, Residual
 from noeira.nn.combinators.sequential import Sequential
+from noeira.nn.combinators.wrapper import InitWith, Tokenwise, Wrapper
 
-__all__ = ["Repeat", "Sequential"]
+__all__ = [
+    "Checkpointed",
+    "InitWith",
+    "ProjectedResidual",
+    "Repeat",
+    "Residual",
+    "Sequential",
+    "Tokenwise",
+    "Wrapper",
+]

@@ -10,8 +10,6 @@ from noeira.nn.combinators.sequential import Sequential
 from noeira.nn.core import context, subgraph
 from noeira.nn.core.module import Module
 from noeira.ops.dispatch import Array
-from noeira.ops.random import fold_in, stream_of
-from noeira.runtime import staging
 
 
 class Repeat(Sequential):
@@ -46,13 +44,13 @@ class Repeat(Sequential):
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """Run the chain; saves a tuple of what each module saves."""
-        saved, path = [], context.path()
+        saved, place = [], context.place()
         for index, module in enumerate(self.layers):
-            key = partial(_key, f"{path}[{index}]")
-            if _as_calls():
+            key = partial(context.fold, f"{place}[{index}]")
+            if subgraph.wanted():
                 x, kept = subgraph.forward(module, key, x)
             else:
-                with context.draw_scope(key()):
+                with context.draw_scope(key):
                     x, kept = module.forward(x)
             saved.append(kept)
         return x, tuple(saved)
@@ -60,17 +58,8 @@ class Repeat(Sequential):
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Run the chain's vjps backwards."""
         for module, kept in zip(reversed(self.layers), reversed(saved), strict=True):
-            if _as_calls():
+            if subgraph.wanted():
                 grad_output = subgraph.vjp(module, kept, grad_output)
             else:
                 grad_output = module.vjp(kept, grad_output)
         return grad_output
-
-
-def _as_calls() -> bool:
-    graph = staging.active()
-    return graph is not None and not graph.inline
-
-
-def _key(name: str) -> Array:
-    return fold_in(context.root_key(), stream_of(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,28 @@ Observer = Callable[[str, "Module", Any, Any], None]
 """Called after each module's forward with its path, itself, its output and what it saved."""
 
 
-@dataclass
-class _DrawScope:
-    key: Array
+@dataclass(eq=False)
+class DrawScope:
+    """Where draws take their key from, and how many there were by name."""
+
+    make: Callable[[], Array]
     depth: int
-    draws: dict[str, int] = field(default_factory=dict)
+    prefix: str
+    draws: dict[str, int]
+    made: Array | None = None
+
+    @property
+    def key(self) -> Array:
+        """The key, made at the first draw, in the scope around this one."""
+        if self.made is None:
+            index = running.scopes.index(self)
+            inner = running.scopes[index:]
+            del running.scopes[index:]
+            try:
+                self.made = self.make()
+            finally:
+                running.scopes += inner
+        return self.made
 
 
 class _Running(threading.local):
@@ -34,7 +51,8 @@ class _Running(threading.local):
         self.stack: list[Module] = []
         self.observers: list[Observer] = []
         self.draws: dict[str, int] = {}
-        self.scopes: list[_DrawScope] = []
+        self.scopes: list[DrawScope] = []
+        self.replaying = False
         self.rng = np.zeros(3, np.int64)
 
 
@@ -51,8 +69,13 @@ def path(depth: int = 0) -> str:
         if child is parent:  # a subclass calling super().forward
             continue
         found = next((name for name, module in parent.named_children() if module is child), None)
-        names.append(found or type(child).__name__)
-    return ".".join(names)
+        names.append(type(child).__name__ if found is None else found)
+    return join(*names)
+
+
+def join(*names: str) -> str:
+    """The dotted path; a child called "" is transparent: what is in it seems to lie in its parent."""
+    return ".".join(name for name in names if name)
 
 
 def where() -> str:
@@ -70,31 +93,65 @@ def root_key() -> Array:
     return running.rng if graph is None else graph.owned(RNG, "rng")
 
 
+def fold(name: str) -> Array:
+    """The key of a name, derived from the root key."""
+    return fold_in(root_key(), stream_of(name))
+
+
+def place() -> str:
+    """Dotted path of the innermost running module within the enclosing `draw_scope`, or the model."""
+    if not running.scopes:
+        return path()
+    return join(running.scopes[-1].prefix, path(running.scopes[-1].depth))
+
+
+def draw_counts() -> dict[str, int]:
+    """How often each module has drawn within the enclosing `draw_scope`, or the model."""
+    if running.scopes:
+        return running.scopes[-1].draws
+    graph = staging.active()
+    return running.draws if graph is None else graph.draws
+
+
 def draw() -> Array:
     """A key for random numbers that no other draw of this step shares (`ops.random`).
 
     A module calls it in `forward` and saves the key, so that `vjp` draws the same numbers again.
     """
-    graph = staging.active()
-    depth, draws = 0, running.draws if graph is None else graph.draws
-    if running.scopes:
-        depth, draws = running.scopes[-1].depth, running.scopes[-1].draws
-    name = path(depth) or (type(running.stack[-1]).__name__ if running.stack else "loss")
+    draws = draw_counts()
+    name = place() or (type(running.stack[-1]).__name__ if running.stack else "loss")
     draws[name] = draws.get(name, 0) + 1
-    return fold_in(root_key(), stream_of(f"{name}#{draws[name]}"))
+    return fold(f"{name}#{draws[name]}")
 
 
 @contextmanager
-def draw_scope(key: Array) -> Iterator[None]:
-    """Let draws inside derive from `key`, named relative to the module that runs next.
+def draw_scope(make: Callable[[], Array], prefix: str = "", draws: dict[str, int] | None = None) -> Iterator[DrawScope]:
+    """Let draws inside derive from the key that `make` makes, named relative to the module that runs next.
 
-    So modules of equal structure emit equal programs, whatever their place in the model.
+    So modules of equal structure emit equal programs, whatever their place in the model; and the same key in a new
+    scope gives the same draws again.
+
+    Args:
+        make: Makes the key, at the first draw.
+        prefix: Put before the names.
+        draws: Draws counted so far.
     """
-    running.scopes.append(_DrawScope(key, len(running.stack)))
+    scope = DrawScope(make, len(running.stack), prefix, dict(draws or {}))
+    running.scopes.append(scope)
+    try:
+        yield scope
+    finally:
+        running.scopes.pop()
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """A forward that runs a second time: states are not written and observers not called."""
+    before, running.replaying = running.replaying, True
     try:
         yield
     finally:
-        running.scopes.pop()
+        running.replaying = before
 
 
 def seed(value: int) -> None:

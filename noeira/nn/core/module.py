@@ -91,7 +91,10 @@ class Module:
     # ---- the walk ------------------------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Direct children with their names, in the order the attributes were set."""
+        """Direct children with their names, in the order the attributes were set.
+
+        A wrapper may call its child "": then the child's parameters go by the names they have without it.
+        """
         for name, value in vars(self).items():
             if name.startswith("_"):
                 continue
@@ -111,7 +114,7 @@ class Module:
             seen.add(id(module))
             yield path, module
             for name, child in module.named_children():
-                yield from walk(child, f"{path}.{name}" if path else name)
+                yield from walk(child, context.join(path, name))
 
         yield from walk(self, prefix)
 
@@ -122,7 +125,7 @@ class Module:
             for name, value in vars(module).items():
                 if isinstance(value, kind) and not name.startswith("_") and id(value) not in seen:
                     seen.add(id(value))
-                    found[f"{path}.{name}" if path else name] = value
+                    found[context.join(path, name)] = value
         return found
 
     def named_parameters(self) -> dict[str, Param]:
@@ -300,7 +303,7 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise TypeError(f"expected forward to return (output, saved), got {type(result).__name__}")
             output, saved = result
-            for observer in () if is_super_call else running.observers:
+            for observer in () if is_super_call or running.replaying else running.observers:
                 observer(context.path(), self, output, saved)
             return output, saved
         except Exception as error:

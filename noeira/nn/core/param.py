@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noeira.nn.core import context
 from noeira.nn.core.errors import ShapeError, UninitializedError
 from noeira.nn.core.initializer import Initializer
 from noeira.ops.dispatch import Array
@@ -149,6 +150,8 @@ class State:
 
     @val.setter
     def val(self, value: Array) -> None:
+        if context.running.replaying:
+            return
         graph = staging.active()
         if graph is not None:
             assign(graph.owned(self, "state"), value)

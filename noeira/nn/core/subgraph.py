@@ -15,6 +15,12 @@ from noeira.ops.dispatch import Array
 from noeira.runtime.staging import Staged, StagedGraph, StagingError, active, staging
 
 
+def wanted() -> bool:
+    """Whether calls are recorded as such here: a program is being staged, and not for a summary."""
+    graph = active()
+    return graph is not None and not graph.inline
+
+
 def forward(module: Module, key: Callable[[], Array], *inputs: Array) -> tuple[Any, Any]:
     """`module.forward(*inputs)`, recorded as a call.
 
@@ -23,15 +29,38 @@ def forward(module: Module, key: Callable[[], Array], *inputs: Array) -> tuple[A
         key: Makes the key that draws inside derive from, if there are any.
         inputs: Values of the graph being staged; arrays and None pass as they are.
     """
-    return _call(module, "forward", key, inputs)
+    return call(module, "forward", module.forward, key, inputs)[0]
 
 
 def vjp(module: Module, saved: Any, grad_output: Any) -> Any:
     """`module.vjp(saved, grad_output)`, recorded as a call."""
-    return _call(module, "vjp", None, (saved, grad_output))
+    return call(module, "vjp", module.vjp, None, (saved, grad_output))[0]
 
 
-def _call(module: Module, method: str, key: Callable[[], Array] | None, arguments: tuple[Any, ...]) -> Any:
+def call(
+    module: Module,
+    name: str,
+    function: Callable[..., Any],
+    key: Callable[[], Array] | None,
+    arguments: tuple[Any, ...],
+    *,
+    prefix: str = "",
+    draws: dict[str, int] | None = None,
+) -> tuple[Any, Array | None]:
+    """`function(*arguments)`, which uses no tensors but those of `module`, recorded as a call.
+
+    Args:
+        module: Owner of the parameters and states.
+        name: What the function does, for the body's name.
+        function: What is recorded.
+        key: Makes the key that draws inside derive from; None where nothing is drawn.
+        arguments: Trees of values of the graph being staged.
+        prefix: Put before the names of draws.
+        draws: Draws counted so far; counts what is drawn.
+
+    Returns:
+        The result, and the key if something was drawn.
+    """
     outer = active()
     assert outer is not None, "a subgraph is called while a program is staged"
     operands: dict[str, Staged] = {}
@@ -40,29 +69,31 @@ def _call(module: Module, method: str, key: Callable[[], Array] | None, argument
     def bind(graph: StagedGraph, owner: object, role: str) -> Staged:
         if id(owner) not in names:
             raise StagingError(f"{owner!r} is used in a forward or vjp but is no attribute of {module.describe()}")
-        name, value = f"{role} {names[id(owner)]}", outer.owned(owner, role)
-        operands[name] = value
-        return graph.input(name, value.shape, value.spec.dtype, mutable=value.mutable)
+        label, value = f"{role} {names[id(owner)]}", outer.owned(owner, role)
+        operands[label] = value
+        return graph.input(label, value.shape, value.spec.dtype, mutable=value.mutable)
 
-    body = StagedGraph(f"{type(module).__name__}_{method}", bind)
+    body = StagedGraph(f"{type(module).__name__}_{name}", bind)
     body.scope = outer.scope
     inner: dict[int, Staged] = {}
     outer_of: dict[int, Staged] = {}
 
     def enter(value: Staged) -> Staged:
         if value.index not in inner:
-            name = f"input {len(inner)}"
-            inner[value.index] = body.input(name, value.shape, value.spec.dtype)
-            outer_of[inner[value.index].index] = operands[name] = value
+            label = f"input {len(inner)}"
+            inner[value.index] = body.input(label, value.shape, value.spec.dtype)
+            outer_of[inner[value.index].index] = operands[label] = value
         return inner[value.index]
 
     placeholders = map_values(enter, arguments)
     with staging(body):
         if key is None:
-            result = getattr(module, method)(*placeholders)
+            result = function(*placeholders)
         else:
-            with context.draw_scope(body.input("key", (3,), "int64")):
-                result = getattr(module, method)(*placeholders)
+            with context.draw_scope(lambda: body.input("key", (3,), "int64"), prefix, draws) as scope:
+                result = function(*placeholders)
+            if draws is not None:
+                draws |= scope.draws
     outputs: dict[int, Staged] = {}
 
     def leave(value: Staged) -> Staged:
@@ -77,7 +108,7 @@ def _call(module: Module, method: str, key: Callable[[], Array] | None, argument
             operands["key"] = key()
     for inside, outside in zip(outputs.values(), outer.call(body, operands), strict=True):
         outer_of[inside.index] = outside
-    return map_values(lambda value: outer_of[value.index], result)
+    return map_values(lambda value: outer_of[value.index], result), operands.get("key")
 
 
 def map_values(function: Callable[[Staged], Any], tree: Any) -> Any:

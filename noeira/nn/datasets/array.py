@@ -18,9 +18,10 @@ class ArrayDataset:
     `input_scale` after, so a quarter of the memory is held and moved.
 
     Args:
-        inputs: float32 or uint8, [N, ...]. Memory maps are kept as they are.
-        targets: class ids, [N], any integer dtype, stored as int32; or probability rows, [N, C],
-            any floating dtype, stored as float32.
+        inputs: float32 or uint8, [N, ...], memory maps kept as they are; or ids (tokens), of a wider integer dtype,
+            stored as int32.
+        targets: class ids, [N] or one a token [N, T], any integer dtype, stored as int32; or probability
+            rows, [N, C], any floating dtype, stored as float32.
         input_scale: What a consumer multiplies `inputs` by, e.g. `1 / 255` for pixels.
         class_names: The name of each class id; empty when the classes have none.
         name: What messages call this data set.
@@ -52,10 +53,12 @@ class ArrayDataset:
                     f"{where}: expected {field} to be a numpy.ndarray, received {type(value).__name__}; "
                     f"wrap it in np.asarray(...)."
                 )
-        if self.inputs.dtype not in (np.float32, np.uint8):
+        if self.inputs.dtype.kind in "iu" and self.inputs.dtype != np.uint8:
+            object.__setattr__(self, "inputs", _checked_ids(self.inputs, self.input_scale, where))
+        elif self.inputs.dtype not in (np.float32, np.uint8):
             raise TypeError(
-                f"{where}: expected inputs of dtype float32 or uint8, received {self.inputs.dtype}; "
-                f"convert with inputs.astype(np.float32)."
+                f"{where}: expected inputs of dtype float32, uint8 or a wider integer (ids), received "
+                f"{self.inputs.dtype}; convert with inputs.astype(np.float32)."
             )
         if self.inputs.ndim < 2:
             raise ValueError(
@@ -114,30 +117,37 @@ class ArrayDataset:
             f"targets={self.targets.dtype}{list(self.targets.shape)}{classes})"
         )
 
-    def arrays(self) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Return the inputs as float32 with the scale applied, and the targets.
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the inputs as float32 with the scale applied (ids as they are), and the targets.
 
         Returns:
-            `(inputs * input_scale, targets)`. Float32 inputs of scale 1 are returned without a copy.
+            `(inputs * input_scale, targets)`. Float32 inputs of scale 1 and ids are returned without a copy.
 
         Example:
             >>> ds = ArrayDataset(np.full((1, 2), 255, np.uint8), np.zeros(1, np.int32), input_scale=1 / 255)
             >>> ds.arrays()[0].tolist()
             [[1.0, 1.0]]
         """
-        if self.inputs.dtype == np.float32 and self.input_scale == 1.0:
+        if self.inputs.dtype != np.uint8 and self.input_scale == 1.0:
             return self.inputs, self.targets
         return np.multiply(self.inputs, np.float32(self.input_scale), dtype=np.float32), self.targets
 
 
+def _checked_ids(inputs: NDArray[Any], scale: float, where: str) -> NDArray[np.int32]:
+    """Return ids as int32."""
+    limit = np.iinfo(np.int32).max
+    if inputs.size and (inputs.min() < 0 or inputs.max() > limit):
+        raise ValueError(f"{where}: expected ids from 0 to {limit}, received {inputs.min()} to {inputs.max()}.")
+    if scale != 1.0:
+        raise ValueError(f"{where}: expected input_scale 1 for ids ({inputs.dtype}), received {scale:g}.")
+    return inputs.astype(np.int32, copy=False)
+
+
 def _checked_targets(targets: NDArray[Any], num_names: int, where: str) -> NDArray[Any]:
-    """Return `targets` as int32 ids [N] or float32 rows [N, C]; `num_names` is 0 when unknown."""
+    """Return `targets` as int32 ids [N, ...] or float32 rows [N, C]; `num_names` is 0 when unknown."""
     if targets.dtype.kind in "iu":
-        if targets.ndim != 1:
-            raise ValueError(
-                f"{where}: expected integer targets [N], received shape {targets.shape}; "
-                f"one-hot rows are floats: targets.astype(np.float32)."
-            )
+        if targets.ndim < 1:
+            raise ValueError(f"{where}: expected integer targets [N] or [N, T], received a single number.")
         # Negative ids may mark rows a loss ignores; the loss checks the rest against the model's classes.
         limit, low = num_names or np.iinfo(np.int32).max, np.iinfo(np.int32).min
         if targets.size and (targets.min() < low or targets.max() >= limit):

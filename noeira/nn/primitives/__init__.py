@@ -29,7 +29,7 @@ from noeira.nn.primitives.elementwise import (
     Symexp,
     Symlog,
 )
-from noeira.nn.primitives.embedding import Embedding
+from noeira.nn.primitives.embedding import Embedding, PositionEmbedding
 from noeira.nn.primitives.layout import Flatten, PixelShuffle, ToNCHW, Transpose2D, Upsample2x
 from noeira.nn.primitives.linear import (
     Linear,
@@ -101,6 +101,7 @@ __all__ = [
     "Mish",
     "Modulate",
     "PixelShuffle",
+    "PositionEmbedding",
     "QKVToMajor",
     "RMSNorm",
     "ReLU",

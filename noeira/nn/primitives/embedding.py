@@ -1,4 +1,4 @@
-"""Embedding: a learned row for each integer id."""
+"""Learned rows: one for each integer id, one for each position."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from noeira.nn.core.errors import ShapeError
-from noeira.nn.core.initializer import Draw, Initializer, Normal
+from noeira.nn.core.initializer import Draw, Initializer, Normal, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array
 from noeira.ops.embedding import embedding, embedding_grad
+from noeira.ops.reduce import sum_to
 
 
 @dataclass(frozen=True)
@@ -95,3 +96,74 @@ class Embedding(Module):
         """Dy -> nothing; adds dW."""
         if self.weight.grd is not None:
             embedding_grad(self.weight.grd, saved, grad_output, self.padding_idx)
+
+
+class PositionEmbedding(Module):
+    """Add a learned row for each position; sequences may be shorter than the table.
+
+    y[b, t, :] = x[b, t, :] + P[t, :]
+
+    Args:
+        max_length: Number of positions.
+        embedding_dim: Width of a token.
+        init: Initializer of P; 0 by default. P is not decayed.
+
+    Shape:
+        x [B, T, embedding_dim] with a known T <= max_length, y the same; P [max_length, embedding_dim].
+
+    vjp:
+        dx = dy, dP[t, :] += sum over b of dy[b, t, :]. Saves T.
+
+    Raises:
+        ShapeError: The sequence is longer than the table.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import PositionEmbedding
+        >>> PositionEmbedding(16, 4)(np.ones((2, 5, 4), np.float32)).shape
+        (2, 5, 4)
+
+    Source: Gehring et al. 2017.
+    """
+
+    def __init__(self, max_length: int, embedding_dim: int, *, init: Initializer | None = None):
+        positive(self, max_length=max_length, embedding_dim=embedding_dim)
+        self.weight = Param((max_length, embedding_dim), init=init or Zero(), decay=False)
+
+    def expects(self) -> Width:
+        """`embedding_dim` on the last axis."""
+        return -1, self.weight.shape[1]
+
+    def gives(self, width: Width | None) -> Width:
+        """The input's width."""
+        return -1, self.weight.shape[1]
+
+    def check_inputs(self, *inputs: Array) -> None:
+        """Refuse sequences of unknown length, and those longer than the table."""
+        super().check_inputs(*inputs)
+        shape, (longest, width) = tuple(inputs[0].shape), self.weight.shape
+        if len(shape) != 3 or not isinstance(shape[1], int):
+            raise ShapeError(f"expected an input of shape [B, T, {width}] with a known T, got {list(shape)}")
+        if shape[1] > longest:
+            raise ShapeError(f"expected a sequence of at most {longest} tokens, got {shape[1]}")
+
+    def extra_repr(self) -> str:
+        """Both sizes."""
+        return ", ".join(map(str, self.weight.shape))
+
+    def forward(self, x: Array) -> tuple[Array, int]:
+        """X -> x + P[:T]; saves T."""
+        tokens = x.shape[1]
+        if tokens == self.weight.shape[0]:
+            return x + self.weight.val, tokens
+        return x + embedding(np.arange(tokens, dtype=np.int32), self.weight.val), tokens
+
+    def vjp(self, saved: int, grad_output: Array) -> Array:
+        """Dy -> dy; adds dP."""
+        if self.weight.grd is not None:
+            total = sum_to(grad_output, (saved, self.weight.shape[1]))
+            if saved == self.weight.shape[0]:
+                self.weight.accumulate(total)
+            else:
+                embedding_grad(self.weight.grd, np.arange(saved, dtype=np.int32), total)
+        return grad_output

@@ -192,7 +192,9 @@ class Loop:
     def host_batch(self, batch: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """The inputs and targets of a batch as the model sees them."""
         rows, data = self._train.rows(batch), self._train.data
-        inputs = data.inputs[rows].astype(dtype) * dtype.type(data.input_scale)
+        inputs = data.inputs[rows]
+        if inputs.dtype != np.int32:  # ids stay ids
+            inputs = inputs.astype(dtype) * dtype.type(data.input_scale)
         targets = data.targets[rows]
         return inputs, targets if np.issubdtype(targets.dtype, np.integer) else targets.astype(dtype)
 

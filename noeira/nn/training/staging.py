@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from noeira import ops
 from noeira.nn.core import context
 from noeira.nn.core.binding import binder
@@ -43,13 +41,8 @@ def _batch(graph: StagedGraph, spec: DataSpec, dtype: str, counters: Staged) -> 
     inputs = graph.input("inputs", ("samples", *spec.input_shape), spec.input_dtype)
     targets = graph.input("targets", ("samples", *spec.target_shape), spec.target_dtype)
     order = graph.input("order", ("batches", "batch"), "int32")
-    x = ops.gather_rows(inputs, order, counters, dtype, spec.scale)
-    return x, ops.gather_rows(targets, order, counters, _target_dtype(spec, dtype))
-
-
-def _target_dtype(spec: DataSpec, dtype: str) -> str:
-    """Labels stay integers, everything else is what the model computes in."""
-    return "int32" if np.issubdtype(spec.target_dtype, np.integer) else dtype
+    x = ops.gather_rows(inputs, order, counters, "int32" if spec.input_dtype == "int32" else dtype, spec.scale)
+    return x, ops.gather_rows(targets, order, counters, "int32" if spec.target_dtype == "int32" else dtype)
 
 
 def _control(graph: StagedGraph) -> tuple[Staged, Staged, Staged]:

@@ -1,0 +1,6 @@
+"""Models, made of the layers and combinators."""
+
+from noeira.nn.models.gpt import GPT, GPTConfig
+from noeira.nn.models.transformer import MultiHeadAttention, TransformerBlock, TransformerFFN
+
+__all__ = ["GPT", "GPTConfig", "MultiHeadAttention", "TransformerBlock", "TransformerFFN"]

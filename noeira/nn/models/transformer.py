@@ -1,0 +1,187 @@
+"""Pieces of transformers: multi-head attention, the feed-forward net, and the pre-norm block of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noeira.nn.combinators.sequential import Sequential
+from noeira.nn.core.initializer import Initializer
+from noeira.nn.core.module import Module, Width
+from noeira.nn.primitives import Dropout, LayerNorm, Linear, LinearAct, ScaledDotProductAttention
+from noeira.ops.dispatch import Array
+
+
+class MultiHeadAttention(Module):
+    """Self-attention with its projections.
+
+    y = W_o attention(W_qkv x)
+
+    Args:
+        embed_dim: Width of a token.
+        num_heads: Number of heads, a divisor of embed_dim.
+        is_causal: Token i sees tokens 0..i only.
+        bias: Whether the projections have biases.
+        dropout_p: Probability of dropping an attention probability while training.
+        init: Initializer of W_qkv; the model's by default.
+        out_init: Initializer of W_o; `init` by default.
+
+    Shape:
+        x [B, S, embed_dim], y the same.
+
+    vjp:
+        Those of the projections and of `ScaledDotProductAttention`. Saves what they save.
+
+    Source: Vaswani et al. 2017.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        is_causal: bool = False,
+        bias: bool = True,
+        dropout_p: float = 0.0,
+        init: Initializer | None = None,
+        out_init: Initializer | None = None,
+    ):
+        self.attention = ScaledDotProductAttention(embed_dim, num_heads, is_causal=is_causal, dropout_p=dropout_p)
+        self.qkv = Linear(embed_dim, 3 * embed_dim, bias, init=init)
+        self.out = Linear(embed_dim, embed_dim, bias, init=out_init or init)
+
+    def expects(self) -> Width:
+        """`embed_dim` on the last axis."""
+        return -1, self.out.out_features
+
+    def gives(self, width: Width | None) -> Width:
+        """The input's width."""
+        return -1, self.out.out_features
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """X -> y; saves what the three parts save."""
+        qkv, saved_qkv = self.qkv.forward(x)
+        y, saved_attention = self.attention.forward(qkv)
+        y, saved_out = self.out.forward(y)
+        return y, (saved_qkv, saved_attention, saved_out)
+
+    def vjp(self, saved: Any, grad_output: Array) -> Array:
+        """Dy -> dx."""
+        saved_qkv, saved_attention, saved_out = saved
+        grad = self.out.vjp(saved_out, grad_output)
+        grad = self.attention.vjp(saved_attention, grad)
+        return self.qkv.vjp(saved_qkv, grad)
+
+
+class TransformerFFN(Sequential):
+    """The feed-forward net of a transformer, token by token.
+
+    y = W_2 gelu(W_1 x), with the tanh form of GELU
+
+    Args:
+        embed_dim: Width of a token.
+        hidden: Width in between.
+        bias: Whether the two maps have biases.
+        init: Initializer of W_1; the model's by default.
+        out_init: Initializer of W_2; `init` by default.
+
+    Shape:
+        x [..., embed_dim], y the same.
+
+    vjp:
+        Those of its two layers. Saves what they save.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        hidden: int,
+        *,
+        bias: bool = True,
+        init: Initializer | None = None,
+        out_init: Initializer | None = None,
+    ):
+        from noeira.nn.primitives import GELU
+
+        second = Linear(hidden, embed_dim, bias, init=out_init or init)
+        if bias:
+            super().__init__(LinearAct(embed_dim, hidden, "gelu_tanh", init=init), second)
+        else:
+            super().__init__(Linear(embed_dim, hidden, False, init=init), GELU("tanh"), second)
+
+
+class TransformerBlock(Module):
+    """Attention and feed-forward net, each behind a layer norm and around a residual connection.
+
+    h = x + dropout(attention(norm_1 x)), y = h + dropout(ffn(norm_2 h))
+
+    Args:
+        embed_dim: Width of a token.
+        num_heads: Number of heads.
+        ff_mult: Width of the feed-forward net in multiples of embed_dim.
+        is_causal: Token i sees tokens 0..i only.
+        dropout: Probability of dropping an element of either branch while training.
+        bias: Whether maps and norms have biases.
+        init: Initializer of the weights; the model's by default.
+        out_init: Initializer of the two weights that end a branch; `init` by default.
+
+    Shape:
+        x [B, S, embed_dim], y the same.
+
+    vjp:
+        dh = dy + norm_2.vjp(ffn.vjp(dropout.vjp(dy))), dx = dh + norm_1.vjp(attention.vjp(dropout.vjp(dh))).
+        Saves what the parts save.
+
+    Source: Radford et al. 2019 (pre-norm).
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        ff_mult: int = 4,
+        *,
+        is_causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        init: Initializer | None = None,
+        out_init: Initializer | None = None,
+    ):
+        self.norm_1 = LayerNorm(embed_dim, bias=bias)
+        self.attention = MultiHeadAttention(
+            embed_dim, num_heads, is_causal=is_causal, bias=bias, init=init, out_init=out_init
+        )
+        self.norm_2 = LayerNorm(embed_dim, bias=bias)
+        self.ffn = TransformerFFN(embed_dim, ff_mult * embed_dim, bias=bias, init=init, out_init=out_init)
+        self.drop_1, self.drop_2 = Dropout(dropout), Dropout(dropout)
+
+    def expects(self) -> Width | None:
+        """`embed_dim` on the last axis."""
+        return self.norm_1.expects()
+
+    def gives(self, width: Width | None) -> Width | None:
+        """The input's width."""
+        return self.norm_1.expects()
+
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """X -> y; saves what the parts save."""
+        saved = []
+        for chain in self._branches():
+            branch, kept = x, []
+            for module in chain:
+                branch, saved_by_module = module.forward(branch)
+                kept.append(saved_by_module)
+            x = x + branch
+            saved.append(tuple(kept))
+        return x, tuple(saved)
+
+    def vjp(self, saved: Any, grad_output: Array) -> Array:
+        """Dy -> dx."""
+        for chain, kept in zip(reversed(self._branches()), reversed(saved), strict=True):
+            grad = grad_output
+            for module, saved_by_module in zip(reversed(chain), reversed(kept), strict=True):
+                grad = module.vjp(saved_by_module, grad)
+            grad_output = grad_output + grad
+        return grad_output
+
+    def _branches(self) -> tuple[tuple[Module, ...], tuple[Module, ...]]:
+        return (self.norm_1, self.attention, self.drop_1), (self.norm_2, self.ffn, self.drop_2)
