@@ -41,12 +41,12 @@ class FreshProcess:
     Args:
         system: What `bench.first_step` runs.
         inputs: Its weights and batch.
+        depth: Hidden layers, or blocks.
         prepare: Called before each start, outside the measured time; returns environment variables for the child.
     """
 
-    def __init__(self, system: str, inputs: Inputs, prepare: Callable[[], Mapping[str, str]] = dict):
-        self.system, self.prepare = system, prepare
-        self.depth = sum(name.startswith("w") for name in inputs)
+    def __init__(self, system: str, inputs: Inputs, depth: int, prepare: Callable[[], Mapping[str, str]] = dict):
+        self.system, self.depth, self.prepare = system, depth, prepare
         self._folder = tempfile.TemporaryDirectory(prefix="noeira-bench-")
         self._path = Path(self._folder.name) / "inputs.npz"
         np.savez(self._path, **inputs)  # type: ignore[arg-type]
@@ -89,14 +89,18 @@ class FreshProcess:
         return {"loss": np.array(self._reports[-1]["loss"])}
 
     def notes(self) -> dict[str, float | str]:
-        """CPU seconds of the whole process, and seconds until its imports were done."""
+        """CPU seconds of the whole process and of compiling, and seconds until its imports were done."""
         imports = [float(report["imports"]) for report in self._reports]
         compiled = {str(report["compiled"]) for report in self._reports[1:] or self._reports}
-        return {
+        notes: dict[str, float | str] = {
             "CPU s": statistics.median(self._cpu[1:] or self._cpu),
             "imports s": statistics.median(imports[1:] or imports),
             "compiled": "/".join(sorted(compiled)),
         }
+        building = [float(report["compile"]) for report in self._reports[1:] or self._reports if "compile" in report]
+        if building:
+            notes["CPU s of compiling"] = statistics.median(building)
+        return notes
 
     def job(self) -> Job:
         """The job."""

@@ -70,13 +70,14 @@ def _flops(layers: int, width: int, heads: int, sequence: int, batch: int) -> fl
     return batch * (6 * sequence * weights + layers * 2 * width * pairs * (2 + 5))
 
 
+def task(layers: int, width: int, heads: int, sequence: int, batch: int) -> Task:
+    """Training of one size."""
+    sizes = (layers, width, heads, sequence)
+    return Task(
+        functools.partial(net, *sizes), functools.partial(torch_net, *sizes), (sequence,), VOCAB, batch, tokens=True
+    )
+
+
 def cases() -> list[Case]:
     """One training step of each size."""
-    found = []
-    for name, (layers, width, heads, sequence, batch) in SIZES.items():
-        sizes = (layers, width, heads, sequence)
-        task = Task(
-            functools.partial(net, *sizes), functools.partial(torch_net, *sizes), (sequence,), VOCAB, batch, tokens=True
-        )
-        found.append(training_case(name, task, flops=_flops(*sizes, batch)))
-    return found
+    return [training_case(name, task(*sizes), flops=_flops(*sizes)) for name, sizes in SIZES.items()]

@@ -7,10 +7,13 @@ import functools
 from bench.case import Case, Inputs, Job, Setup
 from bench.processes import FreshProcess, perceptron
 
+DEPTH = 2
+"""Hidden layers."""
+
 
 def _job(system: str, inputs: Inputs, setup: Setup) -> Job:
     setup.require_cpu("the start-up case")
-    return FreshProcess(system, inputs).job()
+    return FreshProcess(system, inputs, DEPTH).job()
 
 
 def cases() -> list[Case]:
@@ -19,7 +22,7 @@ def cases() -> list[Case]:
         Case(
             name="startup",
             family="startup",
-            inputs=functools.partial(perceptron, 2),
+            inputs=functools.partial(perceptron, DEPTH),
             builders={system: functools.partial(_job, system) for system in ("noeira", "torch")},
             tolerance=1e-4,
             runs=6,

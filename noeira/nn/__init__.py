@@ -8,7 +8,6 @@ from noeira.nn.combinators import (
     Residual,
     Sequential,
     Tokenwise,
-    Wrapper,
 )
 from noeira.nn.core import (
     CompositionError,
@@ -230,7 +229,6 @@ __all__ = [
     "UninitializedError",
     "Upsample2x",
     "WarmupCosine",
-    "Wrapper",
     "Xavier",
     "Zero",
     "all_allow_mask",

@@ -4,7 +4,7 @@ from noeira.nn.combinators.checkpointed import Checkpointed
 from noeira.nn.combinators.repeat import Repeat
 from noeira.nn.combinators.residual import ProjectedResidual, Residual
 from noeira.nn.combinators.sequential import Sequential
-from noeira.nn.combinators.wrapper import InitWith, Tokenwise, Wrapper
+from noeira.nn.combinators.wrapper import InitWith, Tokenwise
 
 __all__ = [
     "Checkpointed",
@@ -14,5 +14,4 @@ __all__ = [
     "Residual",
     "Sequential",
     "Tokenwise",
-    "Wrapper",
 ]

@@ -1,0 +1,136 @@
+"""Rows of combinators and models: modules made of modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from noeira import nn
+from tests.catalogue import Mistake, Row, Sample, _zeros
+from tests.compare import Twin
+
+Params = dict[str, torch.Tensor]
+
+
+def _ids(*shape: int, below: int) -> Any:
+    return lambda rng: rng.integers(0, below, shape).astype(np.int32)
+
+
+def _linear(params: Params, name: str, x: torch.Tensor) -> torch.Tensor:
+    y = x @ params[f"{name}.weight"]
+    return y + params[f"{name}.bias"] if f"{name}.bias" in params else y
+
+
+def _norm(params: Params, name: str, x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:], params[f"{name}.weight"], params.get(f"{name}.bias"))
+
+
+def _attention(params: Params, name: str, x: torch.Tensor, heads: int, causal: bool) -> torch.Tensor:
+    batch, tokens, width = x.shape
+    q, k, v = (
+        part.reshape(batch, tokens, heads, width // heads).transpose(1, 2)
+        for part in _linear(params, f"{name}qkv", x).split(width, dim=-1)
+    )
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return _linear(params, f"{name}out", y.transpose(1, 2).reshape(batch, tokens, width))
+
+
+def _ffn(params: Params, name: str, x: torch.Tensor, bias: bool = True) -> torch.Tensor:
+    return _linear(params, f"{name}{1 if bias else 2}", F.gelu(_linear(params, f"{name}0", x), approximate="tanh"))
+
+
+def _block(params: Params, name: str, x: torch.Tensor, heads: int, causal: bool, bias: bool = True) -> torch.Tensor:
+    x = x + _attention(params, f"{name}attention.", _norm(params, f"{name}norm_1", x), heads, causal)
+    return x + _ffn(params, f"{name}ffn.", _norm(params, f"{name}norm_2", x), bias)
+
+
+def _gpt_twin(net: nn.GPT) -> Twin:
+    c = net.config
+
+    def twin(params: Params, ids: torch.Tensor) -> torch.Tensor:
+        x = params["tokens.weight"][ids.long()] + params["positions.weight"][: ids.shape[1]]
+        for layer in range(c.num_layers):
+            x = _block(params, f"blocks.{layer}.", x, c.num_heads, c.causal, c.bias)
+        return _linear(params, "head", _norm(params, "norm", x))
+
+    return twin
+
+
+def _gelu_chain(params: Params, x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(_linear(params, "0", x)) @ params["1.weight"]
+
+
+def _branch() -> nn.Sequential:
+    return nn.Sequential(nn.LinearGELU(5, 7), nn.Linear(7, 5, bias=False))
+
+
+def _batch_norm(params: Params, x: torch.Tensor) -> torch.Tensor:
+    flat = x.reshape(-1, x.shape[-1])
+    return F.batch_norm(flat, None, None, params["weight"], params["bias"], training=True).reshape(x.shape)
+
+
+RANKS = (Sample("rank 2", (), ((6, 5),)), Sample("rank 3", (), ((2, 3, 5),)), Sample("empty batch", (), ((0, 5),)))
+TOKENS = (
+    Sample("two heads", (6, 2), ((2, 5, 6),)),
+    Sample("one head, one token", (3, 1), ((1, 1, 3),)),
+    Sample("empty batch", (4, 2), ((0, 3, 4),)),
+)
+GPTS = (
+    Sample("two blocks", (11, 6, 2, 2, 8), (_ids(3, 6, below=11),)),
+    Sample("a shorter sequence", (7, 6, 1, 1, 4), (_ids(2, 4, below=7),)),
+    Sample("one token", (5, 1, 1, 1, 2), (_ids(1, 1, below=5),)),
+)
+
+ROWS: tuple[Row, ...] = (
+    Row("Residual", nn.Residual, lambda: nn.Residual(_branch()),
+        lambda _: lambda params, x: x + _gelu_chain({k.removeprefix("module."): v for k, v in params.items()}, x),
+        ("chain",), RANKS,
+        (Mistake("a branch of another width", lambda: nn.Residual(nn.Linear(4, 3)),
+                 r"expected a module that keeps its input's width, got Linear\(4, 3\), which expects 4 features on "
+                 r"axis -1 and gives 3 features on axis -1", nn.CompositionError),
+         Mistake("a branch of another shape", lambda: nn.Residual(nn.Flatten())(_zeros(2, 3, 4)),
+                 r"expected a branch output of the input's shape \[2, 3, 4\], got \[2, 12\]"),
+         Mistake("no module", lambda: nn.Residual(np.tanh), r"Residual: expected a module, got ufunc",
+                 nn.CompositionError))),
+    Row("ProjectedResidual", nn.ProjectedResidual, lambda: nn.ProjectedResidual(nn.LinearGELU(5, 3), nn.Linear(5, 3)),
+        lambda _: lambda params, x: F.gelu(_linear(params, "main", x)) + _linear(params, "skip", x), ("chain",), RANKS,
+        (Mistake("branches of two widths", lambda: nn.ProjectedResidual(nn.Linear(4, 3), nn.Linear(4, 2)),
+                 r"expected two modules that give one width, got Linear\(4, 3\) with 3 features on axis -1 and "
+                 r"Linear\(4, 2\) with 2", nn.CompositionError),)),
+    Row("InitWith", nn.InitWith, lambda: nn.InitWith(_branch(), nn.Xavier()), lambda _: _gelu_chain, ("chain",), RANKS),
+    Row("Checkpointed", nn.Checkpointed, lambda: nn.Checkpointed(_branch()), lambda _: _gelu_chain, ("chain",), RANKS),
+    Row("Tokenwise", nn.Tokenwise, lambda n: nn.Tokenwise(nn.BatchNorm1D(n)), lambda _: _batch_norm, ("chain",),
+        (Sample("three axes", (5,), ((4, 3, 5),)),),
+        (Mistake("no tokens", lambda: nn.Tokenwise(nn.Linear(4, 3))(_zeros(2, 4)),
+                 r"expected an input of shape \[B, S, \.\.\.\], got \[2, 4\]"),)),
+    Row("PositionEmbedding", nn.PositionEmbedding, nn.PositionEmbedding,
+        lambda _: lambda params, x: x + params["weight"][: x.shape[1]], ("chain",),
+        (Sample("all positions", (5, 3), ((2, 5, 3),)), Sample("fewer tokens", (7, 4), ((3, 2, 4),)),
+         Sample("one", (1, 1), ((1, 1, 1),)), Sample("empty batch", (3, 2), ((0, 3, 2),))),
+        (Mistake("too long", lambda: nn.PositionEmbedding(3, 2)(_zeros(1, 4, 2)),
+                 r"expected a sequence of at most 3 tokens, got 4"),)),
+    Row("MultiHeadAttention", nn.MultiHeadAttention, nn.MultiHeadAttention,
+        lambda net: lambda params, x: _attention(params, "", x, net.attention.num_heads, False), ("chain",), TOKENS),
+    Row("MultiHeadAttention, causal", nn.MultiHeadAttention,
+        lambda *a: nn.MultiHeadAttention(*a, is_causal=True, bias=False),
+        lambda net: lambda params, x: _attention(params, "", x, net.attention.num_heads, True), ("chain",), TOKENS[:1]),
+    Row("TransformerFFN", nn.TransformerFFN, lambda *a: nn.TransformerFFN(*a), lambda _: lambda p, x: _ffn(p, "", x),
+        ("chain",), (Sample("rank 3", (4, 7), ((2, 3, 4),)), Sample("empty batch", (4, 7), ((0, 4),)))),
+    Row("TransformerFFN, no bias", nn.TransformerFFN, lambda *a: nn.TransformerFFN(*a, bias=False),
+        lambda _: lambda p, x: _ffn(p, "", x, bias=False), ("chain",), (Sample("rank 2", (4, 7), ((3, 4),)),)),
+    Row("TransformerBlock", nn.TransformerBlock, nn.TransformerBlock,
+        lambda net: lambda params, x: _block(params, "", x, net.attention.attention.num_heads, False), ("chain",),
+        TOKENS),
+    Row("GPT", nn.GPT, nn.GPT, _gpt_twin, ("chain",), GPTS, step=1e-3, mistakes=
+        (Mistake("floats", lambda: nn.GPT(5, 4, 1, 1, 2)(_zeros(2, 4)),
+                 r"expected integer ids of shape \[B, T\], got float32 of shape \[2, 4\]"),
+         Mistake("too long", lambda: nn.GPT(5, 4, 1, 1, 2)(np.zeros((2, 5), np.int32)),
+                 r"module 'positions' .*expected a sequence of at most 4 tokens, got 5"),
+         Mistake("an id too large", lambda: nn.GPT(5, 4, 1, 1, 2)(np.full((1, 4), 5)),
+                 r"module 'tokens' .*expected ids 0..4, got 5 at position \[0, 0\]"))),
+    Row("GPT, no bias", nn.GPT, lambda *a: nn.GPT(*a, bias=False, scale_residual=True), _gpt_twin, ("chain",), GPTS[:1],
+        step=1e-3),
+)  # fmt: skip
