@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from noeira import ops
 from noeira.nn.core import context
 from noeira.nn.core.binding import binder
@@ -41,8 +43,14 @@ def _batch(graph: StagedGraph, spec: DataSpec, dtype: str, counters: Staged) -> 
     inputs = graph.input("inputs", ("samples", *spec.input_shape), spec.input_dtype)
     targets = graph.input("targets", ("samples", *spec.target_shape), spec.target_dtype)
     order = graph.input("order", ("batches", "batch"), "int32")
-    x = ops.gather_rows(inputs, order, counters, "int32" if spec.input_dtype == "int32" else dtype, spec.scale)
-    return x, ops.gather_rows(targets, order, counters, "int32" if spec.target_dtype == "int32" else dtype)
+    input_kind = dtype if spec.input_dtype == "uint8" else _kind(spec.input_dtype, dtype)  # bytes are pixels, not ids
+    x = ops.gather_rows(inputs, order, counters, input_kind, spec.scale)
+    return x, ops.gather_rows(targets, order, counters, _kind(spec.target_dtype, dtype))
+
+
+def _kind(stored: str, dtype: str) -> str:
+    """Integers stay integers, everything else is what the model computes in."""
+    return "int32" if np.issubdtype(stored, np.integer) else dtype
 
 
 def _control(graph: StagedGraph) -> tuple[Staged, Staged, Staged]:
