@@ -108,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.breakdown", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("case", nargs="?", default="mlp", help="a case of family training")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--patience", type=float, default=30, help="seconds to replace disturbed rounds")
     options = parser.parse_args(arguments)
     tasks = {case.name: case.builders["noeira"] for case in discover() if case.family == "training"}
     if options.case not in tasks:
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timed = {name: Timed(run) for name, run in whole.items()}
     for graph in graphs:
         timed[graph.name] = Timed(Bound(compiled[graph.name], arrays_for(graph, sizes, known), device).run)
-    found = measure(timed, Plan(runs=2 * options.rounds, sample_seconds=0.002, lead_seconds=0.001, patience=30))
+    found = measure(timed, Plan(runs=2 * options.rounds, sample_seconds=0.002, lead_seconds=0.001, patience=options.patience))
     medians = {name: statistics.median(values) for name, values in found.samples.items()}
     _print(whole, labels, medians, found.others)
     return 0
