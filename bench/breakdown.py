@@ -138,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timed = {name: Timed(run) for name, run in whole.items()}
     for graph in graphs:
         timed[graph.name] = Timed(Bound(compiled[graph.name], arrays_for(graph, sizes, known), device).run)
-    found = measure(timed, Plan(runs=2 * options.rounds, sample_seconds=0.002, lead_seconds=0.001, patience=options.patience))
+    found = measure(
+        timed, Plan(runs=2 * options.rounds, sample_seconds=0.002, lead_seconds=0.001, patience=options.patience)
+    )
     medians = {name: statistics.median(values) for name, values in found.samples.items()}
     _print(whole, labels, medians, found.others)
     return 0

@@ -3,32 +3,25 @@
     y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + eps)
 
 While training, mean and (biased) variance are those of the batch, and the running ones move towards them, the variance
-by its unbiased estimate, as in PyTorch; in evaluation the running ones are used.
+by its unbiased estimate, as in PyTorch; in evaluation the running ones are used. An activation may follow: it is applied
+while the normalised values are in the cache, and its derivative is taken at values normalised again.
 
 Statistics are shifted sums over runs of neighbours, joined in float64 in the order of the batch, so an offset costs no
 accuracy. Threads share the channels: the same bits for any number of them. With a spatial size of 1 vectors run over
 channels, else over positions.
 """
 
-import extensibility
-from extensibility import InputTensor, OutputTensor
-from extensibility import _MutableInputTensor as MutableInputTensor
-from max.gpu.host import DeviceContext
+from extensibility import InputTensor
 from std.math import ceildiv, sqrt
 from std.sys.info import simd_width_of
 
-from .memory import COMPUTE, Ptr, at, lanes_below, load_lanes, ptr, store, store_lanes
+from .activation import IDENTITY, SIGMOID, TANH, activate_rows, activation_grad_rows
+from .memory import COMPUTE, Ptr, at, lanes_below, load_lanes, store, store_lanes
 from .norm import BLOCK, ELEMENT_FLOPS, F64, STATS, block_sums, grad_run, run_sums, scale_run
-from .target import cpu_only
 from .threads import parallel_for, worthwhile_parts
 
 comptime ROW_BLOCK = 64
 """Rows summed in the dtype to compute in before float64 takes over."""
-
-# options (float64)
-comptime EPS = 0
-comptime MOMENTUM = 1
-comptime TRAINING = 2
 
 
 @fieldwise_init
@@ -242,9 +235,10 @@ def batch_norm_apply[
     weight: Ptr[COMPUTE[dtype]],
     bias: Ptr[COMPUTE[dtype]],
     affine: Bool,
+    activation: Int,
     maps: Maps,
 ):
-    """`y = (x - mean) rstd w + b` with the statistics given."""
+    """`y = act((x - mean) rstd w + b)` with the statistics given."""
     comptime C = COMPUTE[dtype]
     comptime W = simd_width_of[C]()
     comptime V = SIMD[C, W]
@@ -265,6 +259,9 @@ def batch_norm_apply[
                     scale_run[dtype](
                         y.unsafe_offset(start), x.unsafe_offset(start), spatial, at(s, 0), at(s, 1), scale, shift
                     )
+                    if activation != IDENTITY:
+                        var run = y.unsafe_offset(start)
+                        activate_rows(activation, run, spatial, run, spatial, 1, spatial)
                 continue
             var c = unit * W
             var mask = lanes_below[C, W](min(W, channels - c))
@@ -278,8 +275,21 @@ def batch_norm_apply[
                 var i = b * channels + c
                 var v = (load_lanes[dtype, W, True](x.unsafe_offset(i), mask) - s[0]) - s[1]
                 store_lanes[dtype, W, True](v.fma(scale, shift), y.unsafe_offset(i), mask)
+            if activation != IDENTITY:
+                var columns = y.unsafe_offset(c)
+                activate_rows(activation, columns, channels, columns, channels, maps.batch, min(W, channels - c))
 
     parallel_for(part, parts)
+
+
+@always_inline
+def _through_activation[
+    dtype: DType
+](dz: Ptr[dtype], dy: Ptr[dtype], z: Ptr[dtype], activation: Int, stride: Int, rows: Int, cols: Int):
+    """`dz = dy act'(z)`; z is overwritten, and may be dz."""
+    if activation == TANH or activation == SIGMOID:  # whose derivatives are taken from the result
+        activate_rows(activation, z, stride, z, stride, rows, cols)
+    activation_grad_rows(activation, dy, stride, z, stride, dz, stride, rows, cols)
 
 
 @no_inline
@@ -294,12 +304,14 @@ def batch_norm_grad[
     x: Ptr[dtype],
     stats: Ptr[COMPUTE[dtype]],
     weight: Ptr[COMPUTE[dtype]],
+    bias: Ptr[COMPUTE[dtype]],
     affine: Bool,
+    activation: Int,
     training: Bool,
     maps: Maps,
 ):
-    """`dw += sum dy n`, `db += sum dy` with n = (x - mean) rstd; `dx = w rstd (dy - mean(dy) - n mean(dy n))`, or
-    `w rstd dy` where the statistics were not the batch's."""
+    """With n = (x - mean) rstd and dz = dy act'(n w + b): `dw += sum dz n`, `db += sum dz`, and
+    `dx = w rstd (dz - mean(dz) - n mean(dz n))`, or `w rstd dz` where the statistics were not the batch's."""
     comptime C = COMPUTE[dtype]
     comptime W = simd_width_of[C]()
     comptime V = SIMD[C, W]
@@ -309,6 +321,8 @@ def batch_norm_grad[
     var units = ceildiv(channels, W) if spatial == 1 else channels
     var parts = min(maps.parts(), max(units, 1))
     var step = ceildiv(units, parts)
+    var fused = activation != IDENTITY
+    var dz = dx if fused else dy
 
     def part(p: Int) {imm}:
         for unit in range(p * step, min(units, (p + 1) * step)):
@@ -317,25 +331,35 @@ def batch_norm_grad[
                 var rstd = at(s, 2).cast[F64]()
                 var sum = Float64(0)
                 var product = Float64(0)
-                if wanted or training:
-                    for b in range(maps.batch):
-                        var start = (b * channels + unit) * spatial
-                        var sums = run_sums[dtype](
-                            dy.unsafe_offset(start), x.unsafe_offset(start), spatial, at(s, 0), at(s, 1)
-                        )
+                for b in range(maps.batch):
+                    var start = (b * channels + unit) * spatial
+                    var source = x.unsafe_offset(start)
+                    var run = dx.unsafe_offset(start)
+                    if fused:
+                        var shift = at(bias, unit) if affine else Scalar[C](0)
+                        var factor = at(s, 2) * (at(weight, unit) if affine else Scalar[C](1))
+                        scale_run[dtype](run, source, spatial, at(s, 0), at(s, 1), factor, shift)
+                        _through_activation(run, dy.unsafe_offset(start), run, activation, spatial, 1, spatial)
+                    if wanted or training:
+                        var sums = run_sums[dtype](dz.unsafe_offset(start), source, spatial, at(s, 0), at(s, 1))
                         sum += sums[0]
                         product += sums[1]
                 if wanted:
                     store[1](dweight, unit, at(dweight, unit) + (product * rstd).cast[C]())
                     store[1](dbias, unit, at(dbias, unit) + sum.cast[C]())
                 var scale = rstd * (at(weight, unit).cast[F64]() if affine else Float64(1))
-                var slope = scale * product / n * rstd * rstd if training else Float64(0)
-                var offset = scale * sum / n if training else Float64(0)
+                var slope = scale * product / n * rstd * rstd
+                var offset = scale * sum / n
                 for b in range(maps.batch):
                     var start = (b * channels + unit) * spatial
+                    var run = dx.unsafe_offset(start)
+                    var g = dz.unsafe_offset(start)
+                    if not training:  # x, whatever is in it, has no part in this
+                        scale_run[dtype](run, g, spatial, Scalar[C](0), Scalar[C](0), scale.cast[C](), Scalar[C](0))
+                        continue
                     grad_run[dtype](
-                        dx.unsafe_offset(start),
-                        dy.unsafe_offset(start),
+                        run,
+                        g,
                         x.unsafe_offset(start),
                         spatial,
                         at(s, 0),
@@ -346,8 +370,22 @@ def batch_norm_grad[
                     )
                 continue
             var c = unit * W
-            var mask = lanes_below[C, W](min(W, channels - c))
-            var s = _lanes_of_stats[C, W](stats, c, min(W, channels - c))
+            var lanes = min(W, channels - c)
+            var mask = lanes_below[C, W](lanes)
+            var s = _lanes_of_stats[C, W](stats, c, lanes)
+            var factor = V(1)
+            var shift = V(0)
+            if affine:
+                factor = rebind[V](load_lanes[C, W, True](weight.unsafe_offset(c), mask))
+                if fused:
+                    shift = rebind[V](load_lanes[C, W, True](bias.unsafe_offset(c), mask))
+            if fused:
+                for b in range(maps.batch):
+                    var i = b * channels + c
+                    var v = (load_lanes[dtype, W, True](x.unsafe_offset(i), mask) - s[0]) - s[1]
+                    store_lanes[dtype, W, True](v.fma(s[2] * factor, shift), dx.unsafe_offset(i), mask)
+                var columns = dx.unsafe_offset(c)
+                _through_activation(columns, dy.unsafe_offset(c), columns, activation, channels, maps.batch, lanes)
             var sum = SIMD[F64, W](0)
             var product = SIMD[F64, W](0)
             if wanted or training:
@@ -356,7 +394,7 @@ def batch_norm_grad[
                     var products = V(0)
                     for b in range(block, min(maps.batch, block + ROW_BLOCK)):
                         var i = b * channels + c
-                        var g = load_lanes[dtype, W, True](dy.unsafe_offset(i), mask)
+                        var g = load_lanes[dtype, W, True](dz.unsafe_offset(i), mask)
                         var d = (load_lanes[dtype, W, True](x.unsafe_offset(i), mask) - s[0]) - s[1]
                         sums += g
                         products = g.fma(d, products)
@@ -370,201 +408,16 @@ def batch_norm_grad[
                 var db = rebind[V](load_lanes[C, W, True](b, mask)) + sum.cast[C]()
                 store_lanes[C, W, True](rebind[SIMD[COMPUTE[C], W]](dw), w, mask)
                 store_lanes[C, W, True](rebind[SIMD[COMPUTE[C], W]](db), b, mask)
-            var scale = rstd
-            if affine:
-                scale *= rebind[V](load_lanes[C, W, True](weight.unsafe_offset(c), mask)).cast[F64]()
-            var slope = V(0)
-            var offset = V(0)
-            if training:
-                slope = (scale * product / n * rstd * rstd).cast[C]()
-                offset = (scale * sum / n).cast[C]()
+            var scale = rstd * factor.cast[F64]()
+            var slope = (scale * product / n * rstd * rstd).cast[C]()
+            var offset = (scale * sum / n).cast[C]()
             for b in range(maps.batch):
                 var i = b * channels + c
-                var g = load_lanes[dtype, W, True](dy.unsafe_offset(i), mask)
-                var d = (load_lanes[dtype, W, True](x.unsafe_offset(i), mask) - s[0]) - s[1]
-                store_lanes[dtype, W, True](g.fma(scale.cast[C](), d.fma(-slope, -offset)), dx.unsafe_offset(i), mask)
+                var g = load_lanes[dtype, W, True](dz.unsafe_offset(i), mask)
+                var rest = V(0)
+                if training:
+                    var d = (load_lanes[dtype, W, True](x.unsafe_offset(i), mask) - s[0]) - s[1]
+                    rest = d.fma(-slope, -offset)
+                store_lanes[dtype, W, True](g.fma(scale.cast[C](), rest), dx.unsafe_offset(i), mask)
 
     parallel_for(part, parts)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Registrations
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@extensibility.register("noeira.batch_norm_train")
-struct BatchNormTrain:
-    """Normalise with the batch's statistics, and move the running ones (left out where they are empty)."""
-
-    @staticmethod
-    def execute[
-        target: StaticString
-    ](
-        y: OutputTensor,
-        stats: OutputTensor[rank=2, ...],
-        new_mean: OutputTensor[dtype=stats.dtype, rank=1, ...],
-        new_var: OutputTensor[dtype=stats.dtype, rank=1, ...],
-        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
-        weight: InputTensor[dtype=stats.dtype, rank=1, ...],
-        bias: InputTensor[dtype=stats.dtype, rank=1, ...],
-        old_mean: InputTensor[dtype=stats.dtype, rank=1, ...],
-        old_var: InputTensor[dtype=stats.dtype, rank=1, ...],
-        options: InputTensor[dtype=F64, rank=1, ...],
-        ctx: DeviceContext,
-    ) raises:
-        cpu_only[target]()
-        comptime P = Ptr[y.dtype]
-        comptime S = Ptr[COMPUTE[y.dtype]]
-        var maps = maps_of(x)
-        if maps.batch * maps.spatial < 2:
-            raise Error("BatchNorm: expected more than one value per channel while training, got one")
-        var o = ptr(options)
-        var s = rebind[S](ptr(stats))
-        batch_norm_stats[y.dtype](
-            s,
-            rebind[S](ptr(new_mean)),
-            rebind[S](ptr(new_var)),
-            rebind[P](ptr(x)),
-            rebind[S](ptr(old_mean)),
-            rebind[S](ptr(old_var)),
-            old_mean.size() > 0,
-            maps,
-            at(o, EPS),
-            at(o, MOMENTUM),
-        )
-        batch_norm_apply[y.dtype](
-            rebind[P](ptr(y)),
-            rebind[P](ptr(x)),
-            s,
-            rebind[S](ptr(weight)),
-            rebind[S](ptr(bias)),
-            weight.size() > 0,
-            maps,
-        )
-
-
-@extensibility.register("noeira.batch_norm_eval")
-struct BatchNormEval:
-    """Normalise with the running statistics."""
-
-    @staticmethod
-    def execute[
-        target: StaticString
-    ](
-        y: OutputTensor,
-        stats: OutputTensor[rank=2, ...],
-        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
-        weight: InputTensor[dtype=stats.dtype, rank=1, ...],
-        bias: InputTensor[dtype=stats.dtype, rank=1, ...],
-        mean: InputTensor[dtype=stats.dtype, rank=1, ...],
-        variance: InputTensor[dtype=stats.dtype, rank=1, ...],
-        options: InputTensor[dtype=F64, rank=1, ...],
-        ctx: DeviceContext,
-    ) raises:
-        cpu_only[target]()
-        comptime P = Ptr[y.dtype]
-        comptime S = Ptr[COMPUTE[y.dtype]]
-        var maps = maps_of(x)
-        var s = rebind[S](ptr(stats))
-        running_stats[COMPUTE[y.dtype]](
-            s, rebind[S](ptr(mean)), rebind[S](ptr(variance)), maps.channels, at(ptr(options), EPS)
-        )
-        batch_norm_apply[y.dtype](
-            rebind[P](ptr(y)),
-            rebind[P](ptr(x)),
-            s,
-            rebind[S](ptr(weight)),
-            rebind[S](ptr(bias)),
-            weight.size() > 0,
-            maps,
-        )
-
-
-@extensibility.register("noeira.batch_norm_grad")
-struct BatchNormGrad:
-    """The input gradient; those of weight and bias are added in place."""
-
-    @staticmethod
-    def execute[
-        target: StaticString
-    ](
-        dx: OutputTensor,
-        dweight: MutableInputTensor[rank=1, ...],
-        dbias: MutableInputTensor[dtype=dweight.dtype, rank=1, ...],
-        dy: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
-        x: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
-        stats: InputTensor[dtype=dweight.dtype, rank=2, ...],
-        weight: InputTensor[dtype=dweight.dtype, rank=1, ...],
-        options: InputTensor[dtype=F64, rank=1, ...],
-        ctx: DeviceContext,
-    ) raises:
-        cpu_only[target]()
-        comptime P = Ptr[dx.dtype]
-        comptime S = Ptr[COMPUTE[dx.dtype]]
-        batch_norm_grad[dx.dtype](
-            rebind[P](ptr(dx)),
-            rebind[S](ptr(dweight)),
-            rebind[S](ptr(dbias)),
-            True,
-            rebind[P](ptr(dy)),
-            rebind[P](ptr(x)),
-            rebind[S](ptr(stats)),
-            rebind[S](ptr(weight)),
-            weight.size() > 0,
-            at(ptr(options), TRAINING) != 0,
-            maps_of(x),
-        )
-
-
-@extensibility.register("noeira.batch_norm_input_grad")
-struct BatchNormInputGrad:
-    """The input gradient alone."""
-
-    @staticmethod
-    def execute[
-        target: StaticString
-    ](
-        dx: OutputTensor,
-        dy: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
-        x: InputTensor[dtype=dx.dtype, rank=dx.rank, ...],
-        stats: InputTensor[rank=2, ...],
-        weight: InputTensor[dtype=stats.dtype, rank=1, ...],
-        options: InputTensor[dtype=F64, rank=1, ...],
-        ctx: DeviceContext,
-    ) raises:
-        cpu_only[target]()
-        comptime P = Ptr[dx.dtype]
-        comptime S = Ptr[COMPUTE[dx.dtype]]
-        var s = rebind[S](ptr(stats))
-        batch_norm_grad[dx.dtype](
-            rebind[P](ptr(dx)),
-            s,
-            s,
-            False,
-            rebind[P](ptr(dy)),
-            rebind[P](ptr(x)),
-            s,
-            rebind[S](ptr(weight)),
-            weight.size() > 0,
-            at(ptr(options), TRAINING) != 0,
-            maps_of(x),
-        )
-
-
-@extensibility.register("noeira.batch_norm_normalised")
-struct BatchNormNormalised:
-    """`y = (x - mean) rstd`."""
-
-    @staticmethod
-    def execute[
-        target: StaticString
-    ](
-        y: OutputTensor,
-        x: InputTensor[dtype=y.dtype, rank=y.rank, ...],
-        stats: InputTensor[rank=2, ...],
-        ctx: DeviceContext,
-    ) raises:
-        cpu_only[target]()
-        comptime P = Ptr[y.dtype]
-        var s = rebind[Ptr[COMPUTE[y.dtype]]](ptr(stats))
-        batch_norm_apply[y.dtype](rebind[P](ptr(y)), rebind[P](ptr(x)), s, s, s, False, maps_of(x))

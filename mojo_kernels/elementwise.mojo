@@ -10,7 +10,7 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from std.math import ceildiv, copysign, log
 from std.sys.info import simd_width_of
-from std.utils.numerics import inf
+from std.utils.numerics import inf, isnan
 
 from .activation import SILU, activate, activation_derivative, exp, expm1_nonpositive, sigmoid
 from .gemm_reduce import add_column_sums
@@ -58,7 +58,7 @@ def apply[
         # log(1 + e^z) / beta = (max(z, 0) + log(1 + e^-|z|)) / beta
         var z = x * a
         var y = (z.gt(0).select(z, V(0)) + log1p(exp(-abs(z)))) / a
-        y = z.ne(z).select(z, y)
+        y = isnan(z).select(z, y)
         return z.gt(b).select(x, y)
     elif code == SYMLOG:
         return copysign(log1p(abs(x)), x)

@@ -9,7 +9,7 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from std.math import ceildiv, log
 from std.sys.info import simd_width_of
-from std.utils.numerics import neg_inf
+from std.utils.numerics import isnan, neg_inf
 
 from .activation import exp
 from .memory import COMPUTE, Ptr, at, lanes_below, load_lanes, ptr, store_lanes
@@ -41,12 +41,12 @@ def row_max[dtype: DType](x: Ptr[dtype], count: Int) -> Scalar[COMPUTE[dtype]]:
     while i + W <= count:
         var v = load_lanes[dtype, W, False](x.unsafe_offset(i), mask)
         high = v.gt(high).select(v, high)
-        sick = v.ne(v).select(v, sick)
+        sick = isnan(v).select(v, sick)
         i += W
     if i < count:
         var v = mask.select(load_lanes[dtype, W, True](x.unsafe_offset(i), mask), V(neg_inf[C]()))
         high = v.gt(high).select(v, high)
-        sick = v.ne(v).select(v, sick)
+        sick = isnan(v).select(v, sick)
     var bad = sick.reduce_add()
     return bad if bad != bad else high.reduce_max()
 

@@ -354,6 +354,24 @@ ROWS: tuple[Row, ...] = (
         ("x", "stats", "flag"),
         BATCH_2D,
     ),
+    *(
+        Row(
+            f"BatchNorm2DAct, {function}{label}",
+            nn.BatchNorm2DAct,
+            make,
+            lambda layer: lambda params, x: ACTIVATIONS[layer.function](_batch_norm(layer)(params, x)),
+            ("x", "stats", "flag"),
+            BATCH_2D,
+            _batch_mistakes(nn.BatchNorm2DAct, (4, 3, 2, 2), (1, 3, 1, 1)) if function == "relu" else (),
+            step=KINKS if function == "relu" else 1e-2,
+        )
+        for function, label, make in (
+            ("relu", "", nn.BatchNorm2DAct),
+            ("gelu", "", lambda n: nn.BatchNorm2DAct(n, "gelu")),
+            ("tanh", ", no affine", lambda n: nn.BatchNorm2DAct(n, "tanh", affine=False)),
+            ("sigmoid", ", frozen", lambda n: _settled(nn.BatchNorm2DAct(n, "sigmoid", frozen=True))),
+        )
+    ),
     Row(
         "SimNorm",
         nn.SimNorm,

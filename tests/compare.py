@@ -7,6 +7,7 @@ output "y", the input gradients "dx0", "dx1", ... and the parameter gradients un
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -228,6 +229,41 @@ def assert_identical(case: Case, first: Results, second: Results) -> None:
     assert_same_keys(case, first, second)
     for key, array in first.items():
         assert array.tobytes() == second[key].tobytes(), f"{case.name}: '{key}' differs between two runs"
+
+
+def assert_propagates(case: Case, run: Callable[[Case], Results]) -> None:
+    """NaN and infinities, in turn in one element of each input and of the output's gradient, come out where the float32
+    reference has them, and nowhere else."""
+    rng, inputs, upstream = np.random.default_rng(case.seed), case.inputs, case.upstream
+    try:
+        for value in (np.nan, np.inf, -np.inf):
+            for place in (*(i for i, x in enumerate(inputs) if np.issubdtype(x.dtype, np.floating)), "u"):
+                spot = int(rng.integers(2**31))
+                case.inputs = tuple(_with(x, value, spot) if i == place else x for i, x in enumerate(inputs))
+                case.upstream = lambda shape, dtype, v=value, s=spot, p=place: (  # type: ignore[method-assign]
+                    _with(upstream(shape, dtype), v, s) if p == "u" else upstream(shape, dtype)
+                )
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    want, got = reference(case, "float32"), run(case)
+                assert_same_keys(case, got, want)
+                for key, array in got.items():
+                    same = np.isnan(array) == np.isnan(want[key])
+                    same &= np.where(np.isinf(array) | np.isinf(want[key]), array == want[key], True) | np.isnan(array)
+                    assert same.all(), (
+                        f"{case.name}: with {value} in {place}, '{key}' has {array[~same][:3]} at "
+                        f"{np.argwhere(~same)[0].tolist()}, the reference {want[key][~same][:3]}"
+                    )
+    finally:
+        case.inputs, case.upstream = inputs, upstream  # type: ignore[method-assign]
+
+
+def _with(array: np.ndarray, value: float, spot: int) -> np.ndarray:
+    """A copy with one other element."""
+    changed = array.copy()
+    if changed.size:
+        changed.reshape(-1)[spot % changed.size] = value
+    return changed
 
 
 def assert_doubled(case: Case, once: Results, twice: Results) -> None:

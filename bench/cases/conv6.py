@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.case import Case
 from bench.training import Task, training_case
-from noeira.nn import AdaptiveAvgPool2D, BatchNorm2D, Conv2D, Flatten, Linear, MaxPool2D, Module, ReLU, Sequential
+from noeira.nn import AdaptiveAvgPool2D, BatchNorm2DAct, Conv2D, Flatten, Linear, MaxPool2D, Module, Sequential
 
 CHANNELS, SIDE, CLASSES, BATCH = (32, 32, 64, 64, 128, 128), 32, 10, 100
 
@@ -16,7 +16,7 @@ def net() -> Sequential:
     layers: list[Module] = []
     before = 3
     for index, channels in enumerate(CHANNELS):
-        layers += [Conv2D(before, channels, 3, padding=1, bias=False), BatchNorm2D(channels), ReLU()]
+        layers += [Conv2D(before, channels, 3, padding=1, bias=False), BatchNorm2DAct(channels, "relu")]
         if index % 2:
             layers.append(MaxPool2D(2))
         before = channels

@@ -2,6 +2,7 @@
 
 from noeira.ops.activation import ACTIVATIONS, activation, activation_grad
 from noeira.ops.attention import attention, attention_grad, packed_attention, packed_attention_grad
+from noeira.ops.batch_norm import batch_norm_eval, batch_norm_grad, batch_norm_train
 from noeira.ops.batching import advance, gather_rows, shuffle
 from noeira.ops.conv import Geometry, add_channel_sums, conv, conv_input_grad, conv_param_grad
 from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
@@ -44,9 +45,6 @@ from noeira.ops.linear import linear, linear_input_grad, linear_param_grad, line
 from noeira.ops.memory import accumulate, assign, load
 from noeira.ops.metrics import accumulate_totals, record_loss
 from noeira.ops.norm import (
-    batch_norm_eval,
-    batch_norm_grad,
-    batch_norm_train,
     min_max_norm,
     min_max_norm_grad,
     row_norm,

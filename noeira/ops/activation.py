@@ -36,6 +36,11 @@ def _normal_cdf(x: np.ndarray) -> np.ndarray:
     return np.asarray(0.5 * (1 + np.asarray(_erf(x.astype(np.float64) / math.sqrt(2)), np.float64)), x.dtype)
 
 
+def _limit(x: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """The product x factor where factor goes to 0 faster than x to infinity: 0 where it has arrived."""
+    return np.multiply(x, factor, where=factor != 0, out=np.zeros_like(x))
+
+
 def _tanh_argument(x: np.ndarray) -> np.ndarray:
     return math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
 
@@ -46,7 +51,7 @@ def activation(x: Array, name: str) -> Array:
 
     relu max(x, 0); tanh; sigmoid 1/(1+e^-x); silu x sigmoid(x); mish x tanh(log(1+e^x));
     gelu x Phi(x) with the normal distribution Phi; gelu_tanh its approximation
-    x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). NaN gives NaN.
+    x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). NaN gives NaN, an infinity the limit.
     """
     x = np.asarray(x)
     match ACTIVATIONS[code(name)]:
@@ -57,13 +62,13 @@ def activation(x: Array, name: str) -> Array:
         case "sigmoid":
             return _sigmoid(x)
         case "silu":
-            return x * _sigmoid(x)
+            return _limit(x, _sigmoid(x))
         case "mish":
-            return x * np.tanh(np.logaddexp(0, x))
+            return _limit(x, np.tanh(np.logaddexp(0, x)))
         case "gelu":
-            return x * _normal_cdf(x)
+            return _limit(x, _normal_cdf(x))
         case "gelu_tanh":
-            return 0.5 * x * (1 + np.tanh(_tanh_argument(x)))
+            return _limit(0.5 * x, 1 + np.tanh(_tanh_argument(x)))
     return x
 
 
@@ -87,16 +92,16 @@ def activation_grad(grad: Array, saved: Array, name: str) -> Array:
             return grad * s * (1 - s)
         case "silu":
             sigmoid = _sigmoid(s)
-            return grad * sigmoid * (1 + s * (1 - sigmoid))
+            return grad * (sigmoid + _limit(s, sigmoid * (1 - sigmoid)))
         case "mish":
             t = np.tanh(np.logaddexp(0, s))
-            return grad * (t + s * (1 - t * t) * _sigmoid(s))
+            return grad * (t + _limit(s, (1 - t * t) * _sigmoid(s)))
         case "gelu":
-            return grad * (_normal_cdf(s) + s * np.exp(-0.5 * s * s) / math.sqrt(2 * math.pi))
+            return grad * (_normal_cdf(s) + _limit(s, np.exp(-0.5 * s * s) / math.sqrt(2 * math.pi)))
         case "gelu_tanh":
             t = np.tanh(_tanh_argument(s))
             slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * s * s)
-            return grad * (0.5 * (1 + t) + 0.5 * s * (1 - t * t) * slope)
+            return grad * (0.5 * (1 + t) + _limit(0.5 * s * slope, 1 - t * t))
     return grad
 
 

@@ -130,8 +130,8 @@ def _cross_entropy_grad(
     log_sum = np.where(np.isneginf(statistics[:, 1:]), 0, statistics[:, 1:])
     probability = np.exp((logits - statistics[:, :1]) - log_sum)
     total = mass.sum(axis=-1, keepdims=True)
-    grad = np.where(total == 0, 0, probability * total - mass)  # a row that does not count gets 0, whatever is in it
-    return (grad * scale).astype(logits.dtype)
+    grad = (probability * total - mass) * scale
+    return np.where(total == 0, 0, grad).astype(logits.dtype)  # a row that does not count gets 0, whatever is in it
 
 
 @_cross_entropy_grad.staged

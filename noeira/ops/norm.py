@@ -1,4 +1,4 @@
-"""Normalisation: LayerNorm, RMSNorm, GroupNorm, BatchNorm and min-max scaling, with their gradients.
+"""Normalisation of rows: LayerNorm, RMSNorm, GroupNorm and min-max scaling, with their gradients.
 
 Statistics are found in float64 on the reference. Compiled, they are shifted sums in the dtype of x whose blocks are
 joined in float64, so that a large offset costs no accuracy there either (`mojo_kernels/norm.mojo`).
@@ -12,11 +12,11 @@ import numpy as np
 
 from noeira.ops.activation import activation as activate
 from noeira.ops.activation import code
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, emit, known_size, op, spec
 from noeira.ops.linear import sum_rows
 from noeira.ops.memory import accumulate
 
-_STATS = 3
+STATS = 3
 """Numbers kept for each row or channel: the mean, what rounding took from it, and rstd."""
 
 
@@ -37,17 +37,18 @@ def _sum_features(x: np.ndarray, groups: int) -> np.ndarray:
 
 
 def _stats_shape(x: Array, groups: int) -> tuple[Any, ...]:
-    return (*x.shape[:-1], _STATS) if groups == 0 else (x.shape[0], groups, _STATS)
+    return (*x.shape[:-1], STATS) if groups == 0 else (x.shape[0], groups, STATS)
 
 
-def _pack(mean: np.ndarray, variance: np.ndarray, eps: float, dtype: Any) -> np.ndarray:
+def pack_stats(mean: np.ndarray, variance: np.ndarray, eps: float, dtype: Any) -> np.ndarray:
+    """Statistics as they are kept."""
     high = mean.astype(dtype)
     return np.stack([high, mean - high, 1 / np.sqrt(variance + eps)], axis=-1).astype(dtype)
 
 
 def _normalised(x: np.ndarray, stats: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
     """(x - mean) rstd and rstd, in float64 and shaped as `_rows`."""
-    s = stats.astype(np.float64).reshape(-1, _STATS)
+    s = stats.astype(np.float64).reshape(-1, STATS)
     return (_rows(x, groups) - s[:, :1] - s[:, 1:2]) * s[:, 2:], s[:, 2:]
 
 
@@ -55,7 +56,8 @@ def _options(eps: float, center: bool, groups: int, activation: str = "identity"
     return np.array([eps, center, groups, code(activation)], np.float64)
 
 
-def _or_nothing(parameter: Array | None, like: Array) -> Array:
+def or_nothing(parameter: Array | None, like: Array) -> Array:
+    """A parameter, or the empty array that stands for a missing one in kernels."""
     return np.zeros(0, like.dtype) if parameter is None else parameter
 
 
@@ -87,7 +89,7 @@ def row_norm(
     rows = _rows(x, groups)
     mean = rows.mean(axis=1) if center else np.zeros(len(rows))
     variance = np.mean(np.square(rows - mean[:, None]), axis=1)
-    stats = _pack(mean, variance, eps, x.dtype).reshape(_stats_shape(x, groups))
+    stats = pack_stats(mean, variance, eps, x.dtype).reshape(_stats_shape(x, groups))
     y = ((rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]).reshape(x.shape)
     if weight is not None:
         y = y * _along(weight, x, groups)
@@ -106,7 +108,7 @@ def _(
     groups: int = 0,
     activation: str = "identity",
 ) -> Any:
-    operands = [x, _or_nothing(weight, x), _or_nothing(bias, x), _options(eps, center, groups, activation)]
+    operands = [x, or_nothing(weight, x), or_nothing(bias, x), _options(eps, center, groups, activation)]
     return emit("noeira.row_norm", operands, [x.spec, spec(_stats_shape(x, groups), x)], flops=8 * known_size(x.shape))
 
 
@@ -205,185 +207,8 @@ def _(
 def _emit_grad(
     name: str, targets: list[Array], grad: Array, x: Array, stats: Array, weight: Array | None, options: np.ndarray
 ) -> Array:
-    operands = [*targets, grad, x, stats, _or_nothing(weight, x), options]
+    operands = [*targets, grad, x, stats, or_nothing(weight, x), options]
     return emit(name, operands, [x.spec], flops=12 * known_size(x.shape))[0]
-
-
-# ---- batch norm ------------------------------------------------------------------------------------------------------
-
-
-def _channels(values: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """One number a channel, in float64, shaped to broadcast against x [B, C, ...]."""
-    return values.astype(np.float64)[:, *(None,) * (x.ndim - 2)]
-
-
-def _axes(x: np.ndarray) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
-
-
-@op
-def batch_norm_train(
-    x: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    eps: float,
-    momentum: float,
-) -> tuple[Array, Array, Array, Array]:
-    """Normalise each channel of x [B, C, ...] by the batch: y = (x - mean) rstd w + b, with the biased variance.
-
-    Returns:
-        y, the statistics [C, 3] that `batch_norm_grad` needs, and the running mean and variance moved on:
-        (1 - momentum) old + momentum new, where the new variance is the unbiased one. Without running ones: empty.
-
-    Raises:
-        ShapeError: A channel has fewer than two values.
-    """
-    _need_two(x)
-    wide, axes = x.astype(np.float64), _axes(x)
-    count = x.size // x.shape[1]
-    mean, variance = wide.mean(axis=axes), wide.var(axis=axes)
-    stats = _pack(mean, variance, eps, x.dtype)
-    new_mean, new_var = np.zeros(0, x.dtype), np.zeros(0, x.dtype)
-    if running_mean is not None and running_var is not None:
-        unbiased = variance * (count / (count - 1))
-        new_mean = ((1 - momentum) * running_mean.astype(np.float64) + momentum * mean).astype(x.dtype)
-        new_var = ((1 - momentum) * running_var.astype(np.float64) + momentum * unbiased).astype(x.dtype)
-    y = (wide - _channels(mean, x)) / np.sqrt(_channels(variance, x) + eps)
-    return _affine(y, x, weight, bias), stats, new_mean, new_var
-
-
-def _need_two(x: Array) -> None:
-    sizes = [x.shape[0], *x.shape[2:]]
-    if all(isinstance(size, int | np.integer) for size in sizes) and int(np.prod(sizes)) < 2:
-        raise ShapeError(
-            f"while training, BatchNorm needs more than one value per channel to estimate a variance, got an input of "
-            f"shape {list(x.shape)}; use a larger batch, or eval() to normalise with the running statistics"
-        )
-
-
-def _affine(y: np.ndarray, x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
-    if weight is not None:
-        y = y * _channels(weight, x)
-    if bias is not None:
-        y = y + _channels(bias, x)
-    return y.astype(x.dtype)
-
-
-@batch_norm_train.staged
-def _(
-    x: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    eps: float,
-    momentum: float,
-) -> Any:
-    _need_two(x)
-    running = (0,) if running_mean is None else (x.shape[1],)
-    results = [x.spec, spec((x.shape[1], _STATS), x), spec(running, x), spec(running, x)]
-    parameters = [_or_nothing(value, x) for value in (weight, bias, running_mean, running_var)]
-    options = np.array([eps, momentum, True], np.float64)
-    return emit("noeira.batch_norm_train", [x, *parameters, options], results, flops=8 * known_size(x.shape))
-
-
-@op
-def batch_norm_eval(
-    x: Array, weight: Array | None, bias: Array | None, mean: Array, variance: Array, eps: float
-) -> tuple[Array, Array]:
-    """Normalise each channel of x [B, C, ...] by the statistics given; returns y and [C, 3] for the gradient."""
-    rstd = 1 / np.sqrt(_channels(variance, x) + eps)
-    y = (x.astype(np.float64) - _channels(mean, x)) * rstd
-    stats = _pack(mean.astype(np.float64), variance.astype(np.float64), eps, x.dtype)
-    return _affine(y, x, weight, bias), stats
-
-
-@batch_norm_eval.staged
-def _(x: Array, weight: Array | None, bias: Array | None, mean: Array, variance: Array, eps: float) -> Any:
-    results = [x.spec, spec((x.shape[1], _STATS), x)]
-    options = np.array([eps, 0, False], np.float64)
-    operands = [x, _or_nothing(weight, x), _or_nothing(bias, x), mean, variance, options]
-    return emit("noeira.batch_norm_eval", operands, results, flops=4 * known_size(x.shape))
-
-
-def batch_norm_grad(
-    weight_grad: Array | None,
-    bias_grad: Array | None,
-    grad: Array,
-    x: Array,
-    stats: Array,
-    weight: Array | None,
-    training: bool,
-) -> Array:
-    """Input gradient of either batch norm; adds the parameters' gradients in place.
-
-    With n = (x - mean) rstd: dx = w rstd (dy - mean(dy) - n mean(dy n)) where the statistics were the batch's
-    (`training`), else dx = w rstd dy; dw += sum of dy n, db += sum of dy. A target that is None is not computed.
-    """
-    if weight_grad is not None and bias_grad is not None:
-        return _batch_norm_grad(weight_grad, bias_grad, grad, x, stats, weight, training)
-    if weight_grad is not None:
-        accumulate(weight_grad, _batch_norm_weight_grad(grad, x, stats))
-    if bias_grad is not None:
-        _bias_grad(bias_grad, grad, 1)
-    return _batch_norm_input_grad(grad, x, stats, weight, training)
-
-
-def _batch_norm_weight_grad(grad: Array, x: Array, stats: Array) -> Array:
-    from noeira.ops.reduce import sum_channels
-
-    n = batch_norm_normalised(x, stats)
-    return sum_channels(grad * n)
-
-
-@op
-def batch_norm_normalised(x: Array, stats: Array) -> Array:
-    """(x - mean) rstd by the statistics [C, 3] of a batch norm."""
-    n = x.astype(np.float64) - _channels(stats[:, 0], x) - _channels(stats[:, 1], x)
-    return (n * _channels(stats[:, 2], x)).astype(x.dtype)
-
-
-@batch_norm_normalised.staged
-def _(x: Array, stats: Array) -> Array:
-    return emit("noeira.batch_norm_normalised", [x, stats], [x.spec], flops=3 * known_size(x.shape))[0]
-
-
-@op
-def _batch_norm_input_grad(grad: Array, x: Array, stats: Array, weight: Array | None, training: bool) -> Array:
-    dx, rstd = grad.astype(np.float64), _channels(stats[:, 2], x)
-    if training:
-        n = (x.astype(np.float64) - _channels(stats[:, 0], x) - _channels(stats[:, 1], x)) * rstd
-        mean = lambda values: values.mean(axis=_axes(x), keepdims=True)  # noqa: E731
-        dx = dx - mean(dx) - n * mean(dx * n)
-    scale = rstd if weight is None else rstd * _channels(weight, x)
-    return (dx * scale).astype(x.dtype)
-
-
-@op
-def _batch_norm_grad(
-    weight_grad: Array, bias_grad: Array, grad: Array, x: Array, stats: Array, weight: Array | None, training: bool
-) -> Array:
-    wide, s = grad.astype(np.float64), stats
-    n = (x.astype(np.float64) - _channels(s[:, 0], x) - _channels(s[:, 1], x)) * _channels(s[:, 2], x)
-    weight_grad += (wide * n).sum(axis=_axes(x)).astype(x.dtype)
-    bias_grad += wide.sum(axis=_axes(x)).astype(x.dtype)
-    return _batch_norm_input_grad.reference(grad, x, stats, weight, training)
-
-
-@_batch_norm_input_grad.staged
-def _(grad: Array, x: Array, stats: Array, weight: Array | None, training: bool) -> Array:
-    options = np.array([0, 0, training], np.float64)
-    return _emit_grad("noeira.batch_norm_input_grad", [], grad, x, stats, weight, options)
-
-
-@_batch_norm_grad.staged
-def _(
-    weight_grad: Array, bias_grad: Array, grad: Array, x: Array, stats: Array, weight: Array | None, training: bool
-) -> Array:
-    options = np.array([0, 0, training], np.float64)
-    return _emit_grad("noeira.batch_norm_grad", [weight_grad, bias_grad], grad, x, stats, weight, options)
 
 
 # ---- min-max ---------------------------------------------------------------------------------------------------------
@@ -407,20 +232,20 @@ def min_max_norm_grad(grad: Array, x: Array, eps: float) -> Array:
     """Input gradient of `min_max_norm`, through the first minimum and maximum as well.
 
     With s = 1 / (max - min): dx = s dy, plus s (sum dy y - sum dy) at the minimum and - s sum dy y at the maximum.
-    A row no wider than eps has gradient 0.
+    A row no wider than eps has gradient 0, whatever dy is; a NaN spreads over its row.
     """
     y = min_max_norm.reference(x, eps)
     low, high = x.argmin(axis=-1)[..., None], x.argmax(axis=-1)[..., None]
     span = np.take_along_axis(x, high, -1) - np.take_along_axis(x, low, -1)
-    wide = span > x.dtype.type(eps)
-    scale = np.where(wide, 1 / np.where(wide, span, x.dtype.type(1)), x.dtype.type(0)).astype(x.dtype)
+    narrow = span <= x.dtype.type(eps)
+    scale = 1 / np.where(narrow, x.dtype.type(1), span)
     dx = grad * scale
     product = np.sum(grad * y, axis=-1, keepdims=True, dtype=np.float64)
     total = np.sum(grad, axis=-1, keepdims=True, dtype=np.float64)
     for where, value in ((low, product - total), (high, -product)):
         moved = np.take_along_axis(dx, where, -1) + (value * scale).astype(x.dtype)
         np.put_along_axis(dx, where, moved, -1)
-    return dx
+    return np.where(narrow, x.dtype.type(0), dx)
 
 
 @min_max_norm_grad.staged

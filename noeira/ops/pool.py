@@ -152,7 +152,17 @@ class Means:
 def avg_pool2d(x: Array, means: Means) -> Array:
     """Mean of each window: y = R x C^T with the averages of rows and columns as matrices."""
     rows, cols = means.matrices(x.shape[2:], x.dtype)
-    return rows @ x @ cols.T
+    return _along(rows, _along(cols, x, 3), 2)
+
+
+def _along(matrix: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:
+    """The matrix applied to an axis, without what its zeros stand for: a NaN stays in its windows."""
+    moved = np.moveaxis(x, axis, -1)
+    result = np.zeros((*moved.shape[:-1], len(matrix)), x.dtype)
+    for i, weights in enumerate(matrix):
+        inside = weights != 0
+        result[..., i] = moved[..., inside] @ weights[inside]
+    return np.ascontiguousarray(np.moveaxis(result, -1, axis))
 
 
 @avg_pool2d.staged
@@ -166,7 +176,7 @@ def _(x: Array, means: Means) -> Array:
 def avg_pool2d_grad(grad: Array, means: Means, sizes: Pair) -> Array:
     """Gradient of `avg_pool2d`: dx = R^T dy C, for maps of the spatial sizes given."""
     rows, cols = means.matrices(sizes, grad.dtype)
-    return rows.T @ grad @ cols
+    return _along(rows.T, _along(cols.T, grad, 3), 2)
 
 
 @avg_pool2d_grad.staged

@@ -18,7 +18,7 @@ from noeira import nn
 from noeira.runtime.programs import Program, build
 from tests.catalogue import Row, Sample
 from tests.catalogue_conv import ROWS
-from tests.compare import assert_close, assert_doubled, assert_float32, assert_identical, reference
+from tests.compare import assert_close, assert_doubled, assert_float32, assert_identical, assert_propagates, reference
 from tests.compiled import CPU, run, run_case, stage
 
 
@@ -160,6 +160,16 @@ def test_compiled_float32(row: Row, sample: Sample, programs: dict[str, Program]
     assert_float32(case, got, reference(case))
     assert_identical(case, got, run_case(program, case))
     assert_doubled(case, got, run_case(program, case, vjps=2))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("row", "sample"), CASES)
+def test_non_finite_numbers_come_out_as_in_the_reference(
+    row: Row, sample: Sample, programs: dict[str, Program]
+) -> None:
+    if (program := _program(programs, row, sample)) is None:
+        pytest.skip("no program of these shapes")
+    assert_propagates(row.case(sample), lambda case: run_case(program, case))
 
 
 @pytest.mark.compiled

@@ -17,6 +17,7 @@ from tests.compare import (
     assert_doubled,
     assert_float32,
     assert_identical,
+    assert_propagates,
     reference,
 )
 from tests.compiled import CPU, run_case, stage
@@ -73,6 +74,14 @@ def test_compiled_float32_is_as_good_as_pytorch(row: Row, sample: Sample, progra
     assert_float32(case, first, reference(case))
     assert_identical(case, first, run_case(program, case))
     assert_doubled(case, first, run_case(program, case, vjps=2))
+
+
+@pytest.mark.compiled
+@CASES
+def test_non_finite_numbers_come_out_as_in_the_reference(
+    row: Row, sample: Sample, programs: dict[str, Program]
+) -> None:
+    assert_propagates(row.case(sample), lambda case: run_case(programs[_name(row, sample)], case))
 
 
 LAYOUTS = {

@@ -11,7 +11,7 @@ from noeira.nn.primitives.attention import (
     build_modality_mask,
     causal_mask,
 )
-from noeira.nn.primitives.batch_norm import BatchNorm, BatchNorm1D, BatchNorm2D
+from noeira.nn.primitives.batch_norm import BatchNorm, BatchNorm1D, BatchNorm2D, BatchNorm2DAct
 from noeira.nn.primitives.conv import Conv1D, Conv2D, Conv2DTranspose
 from noeira.nn.primitives.dropout import Dropout
 from noeira.nn.primitives.elementwise import (
@@ -65,6 +65,7 @@ __all__ = [
     "BatchNorm",
     "BatchNorm1D",
     "BatchNorm2D",
+    "BatchNorm2DAct",
     "BiasAdd",
     "BinaryElementwise",
     "CenterHalf",

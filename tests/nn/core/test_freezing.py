@@ -86,3 +86,19 @@ def test_a_pre_activation_nobody_reads_is_not_stored() -> None:
     graph = staged(net)
     graph.finish(graph.outputs[0])  # the output alone
     assert names(graph) == ["noeira.linear"]
+
+
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+def test_half_a_fused_batch_norm(activation: str, frozen: str) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
+    whole, half = (Case("norm", nn.BatchNorm2DAct(3, activation), (x,)) for _ in range(2))
+    want = reference(whole)
+    half.subject.named_parameters()[frozen].trainable = False  # type: ignore[union-attr]
+    half.convert("float64")
+    y, saved = half.forward(half.inputs_as("float64"))
+    dx = half.subject.vjp(saved, half.upstream(y.shape, "float64"))
+    np.testing.assert_allclose(dx, want["dx0"], rtol=1e-9, atol=1e-12)
+    for name, param in half.params.items():
+        if name != frozen:
+            np.testing.assert_allclose(param.grd, want[name], rtol=1e-9, atol=1e-12)

@@ -16,6 +16,7 @@ from tests.compare import (
     assert_close,
     assert_float32,
     assert_identical,
+    assert_propagates,
     reference,
 )
 from tests.compiled import CPU, run_case, stage
@@ -69,6 +70,14 @@ def programs() -> dict[str, Program]:
         inputs = [(shape, "float64") for shape, _ in _free(case)]
         graphs.append(stage(_name(row, row.samples[0]) + "_64", case.subject, inputs))
     return build(graphs, CPU, f"{len(graphs)} programs of attention")
+
+
+@pytest.mark.compiled
+@CASES
+def test_non_finite_numbers_come_out_as_in_the_reference(
+    row: Row, sample: Sample, programs: dict[str, Program]
+) -> None:
+    assert_propagates(row.case(sample), lambda case: run_case(programs[_name(row, sample)], case))
 
 
 @pytest.mark.compiled

@@ -7,7 +7,15 @@ import pytest
 from noeira.runtime.programs import Program
 from tests import catalogue
 from tests.catalogue import Row, Sample
-from tests.compare import Case, assert_close, assert_doubled, assert_float32, assert_identical, reference
+from tests.compare import (
+    Case,
+    assert_close,
+    assert_doubled,
+    assert_float32,
+    assert_identical,
+    assert_propagates,
+    reference,
+)
 from tests.compiled import DOUBLE, MUTANTS, catalogue_programs, compiled_cases, program_name, run_case
 
 pytestmark = pytest.mark.compiled
@@ -37,6 +45,14 @@ def test_a_second_run_is_bit_identical(row: Row, sample: Sample, programs: dict[
 def test_gradients_accumulate(row: Row, sample: Sample, programs: dict[str, Program]) -> None:
     case, program = row.case(sample), programs[program_name(row, sample, "float32")]
     assert_doubled(case, run_case(program, case), run_case(program, case, vjps=2))
+
+
+@CASES
+def test_non_finite_numbers_come_out_as_in_the_reference(
+    row: Row, sample: Sample, programs: dict[str, Program]
+) -> None:
+    program = programs[program_name(row, sample, "float32")]
+    assert_propagates(row.case(sample), lambda case: run_case(program, case))
 
 
 @pytest.mark.parametrize("row", [row for row in catalogue.ROWS if row.name in DOUBLE], ids=lambda row: row.name)

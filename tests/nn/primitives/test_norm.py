@@ -18,6 +18,7 @@ from tests.compare import (
     assert_doubled,
     assert_float32,
     assert_identical,
+    assert_propagates,
     assert_reference_float32,
     assert_torch,
     reference,
@@ -208,6 +209,14 @@ def programs() -> dict[str, Program]:
 
 
 COMPILED = [pytest.param(row, s, id=f"{row.name}, {s.label}") for row in ALL for s in _compiled(row)]
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("row", "sample"), COMPILED)
+def test_non_finite_numbers_come_out_as_in_the_reference(
+    row: Row, sample: Sample, programs: dict[str, Program]
+) -> None:
+    assert_propagates(row.case(sample), lambda case: run_case(programs[_name(row, sample)], case))
 
 
 @pytest.mark.compiled
