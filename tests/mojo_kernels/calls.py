@@ -20,7 +20,7 @@ from noeira.nn.core import context
 from noeira.nn.core.binding import binder
 from noeira.nn.training import staging as training
 from noeira.ops import control
-from noeira.ops.norm import batch_norm_normalised
+from noeira.ops.batch_norm import batch_norm_normalised
 from noeira.runtime.lowering import NATIVE
 from noeira.runtime.staging import Dim, Spec, StagedGraph, StagedOp, staging
 from tests import catalogue
