@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from noeira.runtime.programs import Program, build
-from tests import catalogue_models
+from tests import catalogue_linear, catalogue_models
 from tests.catalogue import Mistake, Row, Sample
 from tests.compare import (
     GATES,
@@ -22,7 +22,7 @@ from tests.compare import (
 )
 from tests.compiled import CPU, run_case, stage
 
-FAMILIES = (catalogue_models,)
+FAMILIES = (catalogue_linear, catalogue_models)
 ROWS = [row for family in FAMILIES for row in family.ROWS]
 CASES = pytest.mark.parametrize(
     ("row", "sample"), [pytest.param(row, s, id=f"{row.name}, {s.label}") for row in ROWS for s in row.samples]

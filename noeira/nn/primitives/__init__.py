@@ -41,6 +41,7 @@ from noeira.nn.primitives.linear import (
     LinearSwish,
     LinearTanh,
 )
+from noeira.nn.primitives.linear_pieces import FeedForwardGELU, TiedLinear, ZeroLinear
 from noeira.nn.primitives.norm import (
     ConvRMSNorm,
     GroupNorm,
@@ -78,6 +79,7 @@ __all__ = [
     "Dropout",
     "Elementwise",
     "Embedding",
+    "FeedForwardGELU",
     "Flatten",
     "Formula",
     "Gate",
@@ -124,10 +126,12 @@ __all__ = [
     "Symexp",
     "Symlog",
     "Tanh",
+    "TiedLinear",
     "ToNCHW",
     "TokenMean",
     "Transpose2D",
     "Upsample2x",
+    "ZeroLinear",
     "all_allow_mask",
     "build_modality_mask",
     "causal_mask",
