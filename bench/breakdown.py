@@ -21,10 +21,11 @@ from bench.report import seconds
 from bench.timing import CALM, Plan, Timed, measure
 from bench.training import NoeiraStep, data
 from noeira import ops
+from noeira.nn.core import subgraph
 from noeira.ops import control
 from noeira.runtime.devices import resolve
 from noeira.runtime.programs import build
-from noeira.runtime.staging import Staged, StagedGraph, StagedOp, staging
+from noeira.runtime.staging import Spec, Staged, StagedGraph, StagedOp, staging
 
 EMPTY = "empty"
 FREE = ("reshape", "load")
@@ -67,7 +68,7 @@ def step_arrays(step: NoeiraStep) -> Arrays:
     return found
 
 
-def alone(op: StagedOp, recording: StagedGraph, name: str) -> StagedGraph:
+def alone(op: StagedOp, recording: StagedGraph, name: str, sizes: Sizes) -> StagedGraph:
     """A program of one op; its operands keep the names of the program's inputs, others are called by number."""
     graph = StagedGraph(name)
     with staging(graph):
@@ -76,10 +77,11 @@ def alone(op: StagedOp, recording: StagedGraph, name: str) -> StagedGraph:
             if value.index in recording.constants:
                 values[value.index] = graph.constant(recording.constants[value.index])
             elif value.index not in values:
-                label = value.name or f"value {value.index}"
-                values[value.index] = graph.input(label, value.shape, value.spec.dtype, mutable=value.mutable)
+                label, shape = value.name or f"value {value.index}", sizes.shape(value.shape)
+                values[value.index] = graph.input(label, shape, value.spec.dtype, mutable=value.mutable)
         operands = [values[value.index] for value in op.inputs]
-        results = graph.emit(op.name, operands, [value.spec for value in op.outputs], dict(op.attributes))
+        specs = [Spec(sizes.shape(value.shape), value.spec.dtype) for value in op.outputs]
+        results = graph.emit(op.name, operands, specs, dict(op.attributes))
     return graph.finish(*results)
 
 
@@ -115,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(f"error: no training case is called {options.case!r}; there are {', '.join(tasks)}")
     task = tasks[options.case].args[0]  # type: ignore[attr-defined]
     device = resolve("cpu")
+    subgraph.wanted = lambda: False  # repeated modules are written out
     step = NoeiraStep(task, data(task), device)
     known = step_arrays(step)
     sizes = Sizes(step.recordings, known)
@@ -124,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if op.name in FREE:
                 continue
             name = f"op{len(labels)}"
-            graphs.append(alone(op, recording, name))
+            graphs.append(alone(op, recording, name, sizes))
             labels[name] = f"{recording.name}: {_label(op, sizes)}"
     graphs.append(
         record(

@@ -42,9 +42,14 @@ def _ffn(params: Params, name: str, x: torch.Tensor, bias: bool = True) -> torch
     return _linear(params, f"{name}{1 if bias else 2}", F.gelu(_linear(params, f"{name}0", x), approximate="tanh"))
 
 
+def _feed_forward(params: Params, name: str, x: torch.Tensor, bias: bool = True) -> torch.Tensor:
+    return _linear(params, f"{name}fc2", F.gelu(_linear(params, f"{name}fc1", x), approximate="tanh"))
+
+
 def _block(params: Params, name: str, x: torch.Tensor, heads: int, causal: bool, bias: bool = True) -> torch.Tensor:
     x = x + _attention(params, f"{name}attention.", _norm(params, f"{name}norm_1", x), heads, causal)
-    return x + _ffn(params, f"{name}ffn.", _norm(params, f"{name}norm_2", x), bias)
+    inside = _feed_forward if bias else _ffn
+    return x + inside(params, f"{name}ffn.", _norm(params, f"{name}norm_2", x), bias)
 
 
 def _gpt_twin(net: nn.GPT) -> Twin:
@@ -54,7 +59,8 @@ def _gpt_twin(net: nn.GPT) -> Twin:
         x = params["tokens.weight"][ids.long()] + params["positions.weight"][: ids.shape[1]]
         for layer in range(c.num_layers):
             x = _block(params, f"blocks.{layer}.", x, c.num_heads, c.causal, c.bias)
-        return _linear(params, "head", _norm(params, "norm", x))
+        x = _norm(params, "norm", x)
+        return x @ params["tokens.weight"].T if c.tied else _linear(params, "head", x)
 
     return twin
 
@@ -131,6 +137,7 @@ ROWS: tuple[Row, ...] = (
                  r"module 'positions' .*expected a sequence of at most 4 tokens, got 5"),
          Mistake("an id too large", lambda: nn.GPT(5, 4, 1, 1, 2)(np.full((1, 4), 5)),
                  r"module 'tokens' .*expected ids 0..4, got 5 at position \[0, 0\]"))),
+    Row("GPT, tied", nn.GPT, lambda *a: nn.GPT(*a, tied=True), _gpt_twin, ("chain",), GPTS[:1], step=1e-3),
     Row("GPT, no bias", nn.GPT, lambda *a: nn.GPT(*a, bias=False, scale_residual=True), _gpt_twin, ("chain",), GPTS[:1],
         step=1e-3),
 )  # fmt: skip

@@ -41,7 +41,7 @@ from noeira.ops.layout import (
     upsample2x,
     upsample2x_grad,
 )
-from noeira.ops.linear import linear, linear_input_grad, linear_param_grad, linear_pre, sum_rows
+from noeira.ops.linear import linear, linear_input_grad, linear_input_grad_act, linear_param_grad, linear_pre, sum_rows
 from noeira.ops.memory import accumulate, assign, load
 from noeira.ops.metrics import accumulate_totals, record_loss
 from noeira.ops.norm import (
@@ -111,6 +111,7 @@ __all__ = [
     "less_equal",
     "linear",
     "linear_input_grad",
+    "linear_input_grad_act",
     "linear_param_grad",
     "linear_pre",
     "load",

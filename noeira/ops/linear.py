@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from noeira.ops.activation import activation as activate
-from noeira.ops.activation import code
+from noeira.ops.activation import activation_grad, code
 from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
 from noeira.ops.memory import accumulate
 from noeira.runtime.staging import Shape
@@ -82,6 +82,31 @@ def _(grad: Array, weight: Array) -> Array:
         "noeira.linear_input_grad",
         [grad, weight],
         [out],
+        flops=2 * known_size(grad.shape) * known_size(weight.shape[:1]),
+    )[0]
+
+
+@op
+def linear_input_grad_act(grad: Array, weight: Array, saved: Array, activation: str) -> Array:
+    """Gradient through a linear map and the activation before it, in one kernel: dz = (dy W^T) f'(saved).
+
+    Args:
+        grad: dy [..., out].
+        weight: W [in, out].
+        saved: What the derivative of f is taken from (`ops.activation.SAVES_OUTPUT`): [..., in].
+        activation: Name of f.
+    """
+    return activation_grad.reference(grad @ weight.T, saved, activation)
+
+
+@linear_input_grad_act.staged
+def _(grad: Array, weight: Array, saved: Array, activation: str) -> Array:
+    _require("an output gradient", grad.shape, (*saved.shape[:-1], weight.shape[1]))
+    return emit(
+        "noeira.linear_input_grad_act",
+        [grad, weight, saved],
+        [saved.spec],
+        {"activation": code(activation)},
         flops=2 * known_size(grad.shape) * known_size(weight.shape[:1]),
     )[0]
 

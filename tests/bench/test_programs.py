@@ -46,7 +46,7 @@ def test_one_op_alone_takes_its_operands_as_inputs():
     recording = record("p", operands, body)
     sizes = Sizes([recording], {"x": np.zeros((4, 3)), "w": np.zeros((3, 2)), "dw": np.zeros((3, 2))})
     assert sizes.shape(("rows*5", 7)) == (20, 7)
-    graph = alone(recording.ops[1], recording, "op1")
+    graph = alone(recording.ops[1], recording, "op1", sizes)
     assert [op.name for op in graph.ops] == ["noeira.linear_weight_grad"]
     arrays = arrays_for(graph, sizes, {"x": np.ones((4, 3), np.float32)})
     assert {name: array.shape for name, array in arrays.items()} == {"dw": (3, 2), "x": (4, 3), "value 3": (4, 2)}

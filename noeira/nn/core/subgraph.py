@@ -16,7 +16,7 @@ from noeira.runtime.staging import Staged, StagedGraph, StagingError, active, st
 
 
 def wanted() -> bool:
-    """Whether calls are recorded as such here: a program is being staged, and not for a summary."""
+    """Whether calls are recorded as such here: in a program itself, not in a body, and not for a summary."""
     graph = active()
     return graph is not None and not graph.inline
 
@@ -74,7 +74,7 @@ def call(
         return graph.input(label, value.shape, value.spec.dtype, mutable=value.mutable)
 
     body = StagedGraph(f"{type(module).__name__}_{name}", bind)
-    body.scope = outer.scope
+    body.scope, body.inline = outer.scope, True  # MAX crashes when it loads calls inside of called bodies
     inner: dict[int, Staged] = {}
     outer_of: dict[int, Staged] = {}
 
@@ -94,6 +94,9 @@ def call(
                 result = function(*placeholders)
             if draws is not None:
                 draws |= scope.draws
+    drawn = next((value for value in body.inputs if value.name == "key"), None)
+    if drawn is not None and key is not None:
+        outer_of[drawn.index] = operands["key"] = key()
     outputs: dict[int, Staged] = {}
 
     def leave(value: Staged) -> Staged:
@@ -103,9 +106,6 @@ def call(
 
     map_values(leave, result)
     body.finish(*outputs.values())
-    for value in body.inputs:
-        if value.name == "key" and key is not None:
-            operands["key"] = key()
     for inside, outside in zip(outputs.values(), outer.call(body, operands), strict=True):
         outer_of[inside.index] = outside
     return map_values(lambda value: outer_of[value.index], result), operands.get("key")

@@ -11,7 +11,7 @@ from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Normal
 from noeira.nn.core.module import Module, Width
 from noeira.nn.models.transformer import TransformerBlock
-from noeira.nn.primitives import Dropout, Embedding, LayerNorm, Linear, PositionEmbedding
+from noeira.nn.primitives import Dropout, Embedding, LayerNorm, Linear, PositionEmbedding, TiedLinear
 from noeira.ops.dispatch import Array
 
 
@@ -119,12 +119,9 @@ class GPT(Module):
             ),
         )
         self.norm = LayerNorm(embed_dim, bias=config.bias)
-        if config.tied:
-            from noeira.nn.primitives import TiedLinear
-
-            self.head = TiedLinear(self.tokens)
-        else:
-            self.head = Linear(embed_dim, vocab_size, config.bias, init=narrow)
+        self.head: Module = (
+            TiedLinear(self.tokens) if config.tied else Linear(embed_dim, vocab_size, config.bias, init=narrow)
+        )
 
     @classmethod
     def from_config(cls, config: GPTConfig) -> Self:

@@ -7,7 +7,7 @@ from typing import Any
 from noeira.nn.combinators.sequential import Sequential
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
-from noeira.nn.primitives import Dropout, LayerNorm, Linear, LinearAct, ScaledDotProductAttention
+from noeira.nn.primitives import Dropout, FeedForwardGELU, LayerNorm, Linear, LinearAct, ScaledDotProductAttention
 from noeira.ops.dispatch import Array
 
 
@@ -151,7 +151,12 @@ class TransformerBlock(Module):
             embed_dim, num_heads, is_causal=is_causal, bias=bias, init=init, out_init=out_init
         )
         self.norm_2 = LayerNorm(embed_dim, bias=bias)
-        self.ffn = TransformerFFN(embed_dim, ff_mult * embed_dim, bias=bias, init=init, out_init=out_init)
+        hidden = ff_mult * embed_dim
+        self.ffn: Module = (
+            FeedForwardGELU(embed_dim, hidden, init=init, out_init=out_init)
+            if bias
+            else TransformerFFN(embed_dim, hidden, bias=False, init=init, out_init=out_init)
+        )
         self.drop_1, self.drop_2 = Dropout(dropout), Dropout(dropout)
 
     def expects(self) -> Width | None:
