@@ -9,9 +9,8 @@ from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.linear import Linear, LinearAct
 from noeira.nn.primitives.norm import positive
-from noeira.ops.activation import activation_grad
 from noeira.ops.dispatch import Array
-from noeira.ops.linear import linear, linear_input_grad, linear_param_grad
+from noeira.ops.linear import linear, linear_input_grad, linear_input_grad_act, linear_param_grad
 
 
 class _Owner(Protocol):
@@ -92,7 +91,7 @@ class ZeroLinear(Linear):
 
 
 class FeedForwardGELU(Module):
-    """The feed-forward part of a transformer block.
+    """The feed-forward part of a transformer block; GELU and its derivative are in the epilogues of the products.
 
     y = gelu(x W1 + b1) W2 + b2, with the tanh form of GELU
 
@@ -145,7 +144,7 @@ class FeedForwardGELU(Module):
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy -> dx; adds the gradients of both maps."""
         x, z, h = saved
-        grad = activation_grad(self.fc2.vjp(h, grad_output), z, "gelu_tanh")
-        weight, bias = self.fc1.weight, self.fc1.bias
-        linear_param_grad(weight.grd, bias.grd if bias else None, x, grad)
-        return linear_input_grad(grad, weight.val)
+        self.fc2._param_grad(h, grad_output)
+        grad = linear_input_grad_act(grad_output, self.fc2.weight.val, z, self.fc1.function)
+        self.fc1._param_grad(x, grad)
+        return linear_input_grad(grad, self.fc1.weight.val)
