@@ -24,6 +24,8 @@ from noeira.nn.core import (
     UninitializedError,
     Xavier,
     Zero,
+    hard_copy_,
+    polyak_,
     seed,
 )
 from noeira.nn.datasets import MNIST, ArrayDataset, FashionMNIST
@@ -242,5 +244,7 @@ __all__ = [
     "all_allow_mask",
     "build_modality_mask",
     "causal_mask",
+    "hard_copy_",
+    "polyak_",
     "seed",
 ]

@@ -42,7 +42,7 @@ from noeira.ops.layout import (
     upsample2x_grad,
 )
 from noeira.ops.linear import linear, linear_input_grad, linear_input_grad_act, linear_param_grad, linear_pre, sum_rows
-from noeira.ops.memory import accumulate, assign, load
+from noeira.ops.memory import accumulate, assign, axpy, load, polyak
 from noeira.ops.metrics import accumulate_totals, record_loss
 from noeira.ops.norm import (
     min_max_norm,
@@ -81,6 +81,7 @@ __all__ = [
     "attention_grad",
     "avg_pool2d",
     "avg_pool2d_grad",
+    "axpy",
     "batch_norm_eval",
     "batch_norm_grad",
     "batch_norm_train",
@@ -133,6 +134,7 @@ __all__ = [
     "packed_attention_grad",
     "permute_back",
     "permute_samples",
+    "polyak",
     "power",
     "record_loss",
     "repeat_heads",

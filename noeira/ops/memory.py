@@ -53,3 +53,25 @@ def _(memory: Array) -> Array:
 def _check(memory: Array, value: Array) -> None:
     if tuple(memory.shape) != tuple(value.shape):
         raise ShapeError(f"expected a value of shape {list(memory.shape)} to write, got {list(value.shape)}")
+
+
+def axpy(memory: Array, factor: float, value: Array) -> None:
+    """Add a multiple in place: memory += factor value."""
+    accumulate(memory, value * factor)
+
+
+@op
+def polyak(memory: Array, value: Array, tau: float) -> None:
+    """Move memory towards a value in place: memory = (1 - tau) memory + tau value; exactly the value for tau = 1."""
+    if tau == 1:
+        memory[...] = value
+    else:
+        memory += (value - memory) * memory.dtype.type(tau)
+
+
+@polyak.staged
+def _(memory: Array, value: Array, tau: float) -> None:
+    if tau == 1:
+        assign(memory, value)
+    else:
+        accumulate(memory, (value - load(memory)) * tau)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 if TYPE_CHECKING:
     from max.driver import Buffer
     from max.driver import Device as MaxDevice
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ALIGNMENT = 128
 """Bytes: every allocation and every parameter starts on such a boundary (a cache line pair, a GPU transaction)."""
 
@@ -142,25 +144,21 @@ class DeviceArray:
         array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
         if device.kind == "cpu":
             return DeviceArray(device, array, None, array.shape, array.dtype)
-        from max.driver import Buffer
-
-        return DeviceArray(device, None, Buffer.from_numpy(array).to(device.max_device), array.shape, array.dtype)
+        return DeviceArray(device, None, _share(array).to(device.max_device), array.shape, array.dtype)
 
     @property
     def buffer(self) -> Buffer:
         """The MAX buffer over this memory."""
         if self._buffer is None:
-            from max.driver import Buffer
-
             assert self._host is not None
             if not self._host.flags.writeable:  # a read-only memory map: programs only read such inputs
                 self._host = self._host.copy()
-            self._buffer = Buffer.from_numpy(self._host)
+            self._buffer = _share(self._host)
         return self._buffer
 
     def numpy(self) -> np.ndarray:
         """The numbers: a live view on the CPU, a copy from elsewhere (which waits for the device)."""
-        return self._host if self._host is not None else self.buffer.to_numpy()
+        return self._host if self._host is not None else to_numpy(self.buffer)
 
     def write(self, array: np.ndarray) -> None:
         """Overwrite the contents in place, keeping the memory that programs are bound to.
@@ -173,9 +171,7 @@ class DeviceArray:
         if self._host is not None:
             self._host[...] = array
             return
-        from max.driver import Buffer
-
-        source = Buffer.from_numpy(np.ascontiguousarray(array, dtype=self.dtype))
+        source = _share(np.ascontiguousarray(array, dtype=self.dtype))
         self.buffer.inplace_copy_from(source.to(self.device.max_device))
 
     def slice(self, start: int, shape: Sequence[int]) -> DeviceArray:
@@ -195,6 +191,25 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.dtype.name}{list(self.shape)} on {self.device})"
+
+
+def _share(array: np.ndarray) -> Buffer:
+    """A MAX buffer over the array's memory. NumPy cannot hand over bfloat16: its bits go as integers."""
+    from max.driver import Buffer
+    from max.dtype import DType
+
+    if array.dtype == _BFLOAT16:
+        return Buffer.from_numpy(array.view(np.uint16)).view(DType.bfloat16, array.shape)
+    return Buffer.from_numpy(array)
+
+
+def to_numpy(buffer: Buffer) -> np.ndarray:
+    """The numbers of a MAX buffer, such as a program's result: a view where it lies on the CPU."""
+    from max.dtype import DType
+
+    if buffer.dtype == DType.bfloat16:
+        return buffer.view(DType.uint16, buffer.shape).to_numpy().view(_BFLOAT16)
+    return buffer.to_numpy()
 
 
 def _copy(array: np.ndarray, device: Device) -> DeviceArray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from noeira.runtime import store
 from noeira.runtime.compile_progress import compiling
-from noeira.runtime.devices import Device, DeviceArray
+from noeira.runtime.devices import Device, DeviceArray, to_numpy
 from noeira.runtime.kernel_library import kernel_library
 from noeira.runtime.staging import Spec, StagedGraph
 
@@ -72,7 +72,7 @@ class BoundProgram:
         self._buffers = [array.buffer for array in arrays]
 
     def run(self) -> list[Any]:
-        """Run; the results are MAX buffers (`.to_numpy()`)."""
+        """Run; the results are MAX buffers (`devices.to_numpy`)."""
         return self._model.execute(*self._buffers)
 
 
@@ -145,4 +145,4 @@ def run_once(graph: StagedGraph, arrays: Mapping[str, np.ndarray], device: Devic
     """Compile (or load) one recording and run it on host arrays; results come back as arrays."""
     program = build([graph], device)[graph.name]
     bound = program.bind({name: DeviceArray.of(array, device) for name, array in arrays.items()})
-    return [result.to_numpy() for result in bound.run()]
+    return [to_numpy(result) for result in bound.run()]

@@ -306,6 +306,23 @@ def _large() -> Iterator[tuple[str, StagedGraph, dict[int, np.ndarray]]]:
         yield case.name, _record(case, "float32"), {}
 
 
+def _half() -> Iterator[tuple[str, StagedGraph, dict[int, np.ndarray]]]:
+    """The linear map and its gradients on bfloat16."""
+    for m, k, n in ((12, 768, 32), (13, 769, 33), (1, 129, 65), (65, 129, 1), (7, 1, 5), (0, 3, 4)):
+        graph = StagedGraph("half")
+        with staging(graph):
+            x, w, b = (
+                graph.input(name, shape, "bfloat16") for name, shape in (("x", (m, k)), ("w", (k, n)), ("b", (n,)))
+            )
+            dw, db = (
+                graph.input(name, shape, "float32", mutable=True) for name, shape in (("dw", (k, n)), ("db", (n,)))
+            )
+            y, z = ops.linear_pre(x, w, b, "gelu_tanh")
+            ops.linear_param_grad(dw, db, x, y)
+            found = ops.linear(x, w), ops.linear_input_grad(y, w), ops.linear_input_grad_act(y, w, x, "relu")
+            yield f"bfloat16 {m}x{k}x{n}", graph.finish(y, z, *found), {}
+
+
 def _sized(graph: StagedGraph, sizes: dict[str, int]) -> StagedGraph:
     """Numbers for the names of free dimensions, in place."""
 
@@ -321,7 +338,7 @@ def _sized(graph: StagedGraph, sizes: dict[str, int]) -> StagedGraph:
 def calls() -> tuple[Call, ...]:
     """All calls; of those with equal sizes and options one."""
     found: dict[object, Call] = {}
-    for make in (_rows, _training, _large):
+    for make in (_rows, _training, _large, _half):
         for where, graph, known in make():
             for op in graph.ops:
                 if op.name not in NATIVE:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from noeira.runtime import kernel_library, programs
-from noeira.runtime.devices import Device, DeviceArray
+from noeira.runtime.devices import Device, DeviceArray, to_numpy
 from tests.mojo_kernels.calls import SIZES, Call, Plan, plans
 
 CPU = Device("cpu")
@@ -68,7 +68,7 @@ def run(program: programs.Program, plan: Plan, call: Call, placement: str) -> st
     for name, array in arrays.items():
         if memory[name].numpy().ctypes.data != array.ctypes.data:
             raise AssertionError(f"{name} was copied out of its fence")
-    results = [np.array(result.to_numpy()) for result in program.bind(memory).run()]
+    results = [np.array(to_numpy(result)) for result in program.bind(memory).run()]
     digest = hashlib.sha256()
     for result in results:
         digest.update(result.tobytes())

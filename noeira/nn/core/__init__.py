@@ -15,6 +15,7 @@ from noeira.nn.core.initializer import (
 )
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param, State
+from noeira.nn.core.sync import hard_copy_, polyak_
 
 __all__ = [
     "CompositionError",
@@ -34,5 +35,7 @@ __all__ = [
     "Width",
     "Xavier",
     "Zero",
+    "hard_copy_",
+    "polyak_",
     "seed",
 ]

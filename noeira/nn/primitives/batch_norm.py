@@ -72,7 +72,7 @@ class BatchNorm(Module):
 
     def gives(self, width: Width | None) -> Width:
         """The input's width."""
-        return 1, self.num_features
+        return width or (1, self.num_features)
 
     def check_inputs(self, *inputs: Array) -> None:
         """Refuse an input of another rank, or another number of channels."""

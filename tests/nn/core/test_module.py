@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from noeira import ops
+from noeira import nn, ops
 from noeira.nn import (
     Adam,
     CompositionError,
@@ -324,3 +324,14 @@ def test_options_reach_forward():
             return ops.multiply(x, factor), None
 
     assert Scaled()(np.ones((1, 2), np.float32), factor=3.0).tolist() == [[3, 3]]
+
+
+def test_batch_norm_fits_behind_a_linear_layer() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1D(4), nn.ReLU(), nn.Linear(4, 2))
+    assert net(np.ones((5, 3), np.float32)).shape == (5, 2)
+    tokens_as_channels = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1D(6))
+    assert tokens_as_channels(np.ones((5, 6, 3), np.float32)).shape == (5, 6, 4)
+    with pytest.raises(nn.ShapeError, match=r"module '1' .*expected an input of shape 6 on axis 1, got \[5, 4\]"):
+        tokens_as_channels(np.ones((5, 3), np.float32))
+    with pytest.raises(nn.CompositionError, match="expects 8 features on axis -1"):
+        nn.Sequential(nn.Conv2D(3, 8, 3), nn.Linear(8, 2))
