@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bench.case import Inputs
-from noeira.runtime.devices import Device, DeviceArray
+from noeira.runtime.devices import Device, DeviceArray, to_numpy
 from noeira.runtime.programs import Program, build
 from noeira.runtime.staging import Dim, Staged, StagedGraph, staging
 
@@ -60,7 +60,7 @@ class Bound:
 
     def outputs(self) -> list[np.ndarray]:
         """Run once and read the outputs back."""
-        return [np.array(result.to_numpy()) for result in self._bound.run()]
+        return [np.array(to_numpy(result)) for result in self._bound.run()]
 
     def array(self, name: str) -> np.ndarray:
         """A copy of an operand's present contents."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+import ml_dtypes
 import numpy as np
 
 from bench.case import Case, Inputs, Job, Results, Setup, Work
@@ -131,6 +132,67 @@ def _case(layer: str, pass_: str) -> Case:
     )
 
 
+HALF = ProgramSet(
+    "bfloat16 GEMM benchmarks",
+    [
+        lambda: record(
+            "forward",
+            {"x": Operand(("rows", "in"), "bfloat16"), "w": Operand(("in", "out"), "bfloat16")},
+            lambda x, w: ops.linear(x, w),
+        )
+    ],
+)
+
+
+def _rounded(inputs: Inputs) -> Inputs:
+    return {name: inputs[name].astype(ml_dtypes.bfloat16) for name in ("x", "w")}
+
+
+def _half_noeira(inputs: Inputs, setup: Setup) -> Job:
+    bound = HALF.bind("forward", _rounded(inputs), setup.noeira_device)
+    empty = HALF.bind("forward", _rounded(_inputs(1, 1, 1)), setup.noeira_device)
+    return Job(bound.run, lambda: {"product": bound.outputs()[0].astype(np.float32)}, empty=empty.run)
+
+
+def _half_torch(inputs: Inputs, setup: Setup) -> Job:
+    import torch
+
+    x, w = (torch.from_numpy(inputs[name]).to(setup.device).bfloat16() for name in "xw")
+    out = torch.zeros(x.shape[0], w.shape[1], device=setup.device, dtype=torch.bfloat16)
+
+    def run() -> None:
+        torch.mm(x, w, out=out)
+        if setup.device != "cpu":
+            torch.cuda.synchronize()
+
+    def result() -> Results:
+        run()
+        return {"product": out.float().cpu().numpy()}
+
+    return Job(run, result)
+
+
+def _half_expected(inputs: Inputs) -> Results:
+    x, w = (array.astype(np.float64) for array in _rounded(inputs).values())
+    return {"product": x @ w}
+
+
+def _half_case(layer: str) -> Case:
+    """The forward product in bfloat16; its floor is the peak of float32, which units for bfloat16 may beat."""
+    rows, inner, outer = LAYERS[layer]
+    return Case(
+        name=f"gemm-{layer}-forward-bf16",
+        family="gemm bfloat16",
+        inputs=functools.partial(_inputs, rows, inner, outer),
+        builders={"noeira": _half_noeira, "torch": _half_torch},
+        expected=_half_expected,
+        tolerance=1e-2,
+        work=Work(2 * rows * inner * outer, 2 * (rows * inner + inner * outer + rows * outer)),
+        quick=False,
+    )
+
+
 def cases() -> list[Case]:
-    """Every layer in its three passes."""
-    return [_case(layer, pass_) for layer in LAYERS for pass_ in FACTORS]
+    """Every layer in its three passes, and some forward products in bfloat16."""
+    half = [_half_case(layer) for layer in ("gpt-6x384-up", "large", "square-2048")]
+    return [_case(layer, pass_) for layer in LAYERS for pass_ in FACTORS] + half
