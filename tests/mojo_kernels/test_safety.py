@@ -90,7 +90,7 @@ def test_a_byte_outside_a_fence_cannot_be_read(placement: str, step: int) -> Non
     code = (
         "import ctypes; from tests.mojo_kernels.guarded import Fence; fence = Fence(8); "
         f"memory = fence.bytes('{placement}'); memory[:] = 7; start = memory.ctypes.data; "
-        f"print(ctypes.string_at(start, 8)); ctypes.string_at(start + {step}, 1)"
+        f"print(ctypes.string_at(start, 8), flush=True); ctypes.string_at(start + {step}, 1)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -signal.SIGSEGV and done.stdout.strip() == str(bytes([7] * 8))
