@@ -51,6 +51,9 @@ class Job:
         run: One complete unit of work; it has ended when `run` returns.
         result: What the system computes, for the comparison; called once, before any timing.
         empty: The same call with nothing to compute; its time is the cost of the call.
+        chain: One call that does the same work `links` times: where the work is shorter than the cost of a call, only
+            many of them in one call tell how long it takes. `empty` is then such a chain with nothing to compute.
+        links: How often `chain` does it.
         measure: Runs one unit and returns its seconds, for jobs that time themselves (a process they start).
         notes: Remarks for the report, read after the last run.
     """
@@ -58,6 +61,8 @@ class Job:
     run: Callable[[], Any]
     result: Callable[[], Results]
     empty: Callable[[], Any] | None = None
+    chain: Callable[[], Any] | None = None
+    links: int = 1
     measure: Callable[[], float] | None = None
     notes: Callable[[], dict[str, float | str]] = dict
 

@@ -14,9 +14,11 @@ from bench.systems import OURS
 from bench.timing import Measurement, Plan, Ratio, Summary, Timed, measure
 
 EMPTY = f"{OURS} (empty call)"
+CHAIN = f"{OURS} (chain)"
 
 RESOLUTION = 0.25
-"""Share of the cost of a call below which the rest of it is noise."""
+"""Share of the cost of a call below which the rest of it is noise; in a chain much of the noise averages out."""
+CHAIN_RESOLUTION = 0.1
 
 _shown: set[str] = set()
 """Errors whose traceback was printed."""
@@ -34,7 +36,9 @@ class CaseResult:
     samples: dict[str, list[float]] = field(default_factory=dict)
     """Seconds a call, of every system in the order taken, two a round."""
     overhead: float | None = None
-    """Median seconds of noeira's call with nothing to compute."""
+    """Median seconds of noeira's call with nothing to compute; of a chain, by the number of its links."""
+    link: float | None = None
+    """Median seconds of noeira's chain of units of work, by the number of them."""
     agreement: dict[str, float] = field(default_factory=dict)
     """Largest difference from the expected results, as a share of the tolerance."""
     absent: dict[str, str] = field(default_factory=dict)
@@ -65,8 +69,11 @@ class CaseResult:
         """Noeira's median without the cost of the call; None where what is left is too little to be known."""
         if self.overhead is None or OURS not in self.samples:
             return None
-        left = self.summaries[OURS].median - self.overhead
-        return left if left >= RESOLUTION * self.overhead else None
+        whole, resolution = (
+            (self.summaries[OURS].median, RESOLUTION) if self.link is None else (self.link, CHAIN_RESOLUTION)
+        )
+        left = whole - self.overhead
+        return left if left >= resolution * self.overhead else None
 
     @property
     def best_other(self) -> float | None:
@@ -102,14 +109,18 @@ def run_case(
         outcome.error = f"{type(error).__name__}: {error}".splitlines()[0]
         return outcome
     timed = {name: Timed(job.run, job.measure) for name, job in jobs.items()}
-    empty = jobs[OURS].empty
+    empty, chain, links = jobs[OURS].empty, jobs[OURS].chain, jobs[OURS].links
     if empty is not None:
         timed[EMPTY] = Timed(empty)
+    if chain is not None:
+        timed[CHAIN] = Timed(chain)
     measured = timer(timed, plan)
     outcome.others, outcome.dropped = measured.others, measured.dropped
     samples = dict(measured.samples)
     if empty is not None:
-        outcome.overhead = statistics.median(samples.pop(EMPTY))
+        outcome.overhead = statistics.median(samples.pop(EMPTY)) / links
+    if chain is not None:
+        outcome.link = statistics.median(samples.pop(CHAIN)) / links
     outcome.samples = samples
     outcome.notes = {name: notes for name, job in jobs.items() if (notes := job.notes())}
     return outcome

@@ -18,7 +18,7 @@ from .activation import _clamp, _expm1_parts, _pow2
 from .gemm import run_tile
 from .gemm_kernel import MR, NR
 from .memory import Ptr, at, lanes_below, load, store
-from .random import M0, M1, W0, W1
+from .random import philox_blocks
 
 
 comptime QUERIES = 48
@@ -333,35 +333,13 @@ def hide_tail[dtype: DType](x: Ptr[dtype], seen: Int):
 @no_inline
 def draw_words(dst: Ptr[DType.uint32], first: Int, count: Int, seed: UInt64, step: UInt32, stream: UInt32) -> Int:
     """Words `first` to `first + count` of a draw; the first one is written at the position that is returned, and up to
-    4 WORD_LANES + 3 words more than asked for are written. The same words as `random.philox`, several blocks at a time.
+    4 WORD_LANES + 3 words more than asked for are written.
     """
     comptime L = WORD_LANES
-    comptime U = SIMD[DType.uint64, L]
-    comptime LOW = U(0xFFFFFFFF)
     var block = first // 4
     var skip = first - block * 4
     for i in range(0, skip + count, 4 * L):
-        var number = U(UInt64(block + i // 4))
-        comptime for l in range(L):
-            number[l] += UInt64(l)
-        var c0 = number & LOW
-        var c1 = number >> 32
-        var c2 = U(UInt64(step))
-        var c3 = U(UInt64(stream))
-        var k0 = UInt32(seed & 0xFFFFFFFF)
-        var k1 = UInt32(seed >> 32)
-        comptime for _ in range(10):
-            var p0 = U(M0) * c0
-            var p1 = U(M1) * c2
-            c0 = (p1 >> 32) ^ c1 ^ U(UInt64(k0))
-            c2 = (p0 >> 32) ^ c3 ^ U(UInt64(k1))
-            c1 = p1 & LOW
-            c3 = p0 & LOW
-            k0 += W0
-            k1 += W1
-        var even = c0.cast[DType.uint32]().interleave(c2.cast[DType.uint32]())
-        var odd = c1.cast[DType.uint32]().interleave(c3.cast[DType.uint32]())
-        dst.unsafe_offset(i).unsafe_store(even.interleave(odd))
+        dst.unsafe_offset(i).unsafe_store(philox_blocks[L](block + i // 4, step, stream, seed))
     return skip
 
 

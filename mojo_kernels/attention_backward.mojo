@@ -9,7 +9,6 @@ Either way every gradient is summed over the same blocks in ascending order, so 
 """
 
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 
 from .attention import (
@@ -33,7 +32,7 @@ from .attention import (
 from .gemm import run_tile
 from .gemm_kernel import MR, NR
 from .gemm_pack import copy_transposed
-from .memory import Ptr, at, load, store
+from .memory import Ptr, allocate, at, load, release, store
 from .threads import parallel_for, worthwhile_parts
 
 
@@ -84,9 +83,9 @@ struct Scratch[dtype: DType](Movable):
         var dv = padded[Self.dtype](a.v_width)
         var key_rows = ceildiv(a.keys, N) * N
         var floats = key_rows * (3 * d + 2 * dv) + a.queries * (3 * d + 2 * dv + 1) + 2 * QUERIES * KEYS + 2 * N
-        self.memory = rebind[Ptr[Self.dtype]](unsafe_alloc[Scalar[Self.dtype]](floats, alignment=64))
-        self.marks = rebind[Bytes](unsafe_alloc[UInt8](a.keys + 2 * a.queries + 1))
-        self.words = rebind[Ptr[DType.uint32]](unsafe_alloc[UInt32](KEYS + 4 * WORD_LANES + 64, alignment=64))
+        self.memory = allocate[Self.dtype](floats)
+        self.marks = allocate[DType.uint8](a.keys + 2 * a.queries + 1)
+        self.words = allocate[DType.uint32](KEYS + 4 * WORD_LANES + 64)
         self.zeros = self.memory
         self.p = self.zeros.unsafe_offset(N)
         self.g = self.p.unsafe_offset(QUERIES * KEYS)
@@ -111,9 +110,9 @@ struct Scratch[dtype: DType](Movable):
 
     def release(self):
         """Give the memory back."""
-        self.memory.unsafe_free()
-        self.marks.unsafe_free()
-        self.words.unsafe_free()
+        release(self.memory)
+        release(self.marks)
+        release(self.words)
 
     def take_keys(mut self, a: Attention[Self.dtype], b: Int, kv: Int):
         """Pack k and v of a head, and zero its gradients."""

@@ -1,7 +1,6 @@
 """Attention forward: softmax by running maximum and sum over blocks of keys, one block of queries at a time."""
 
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 
 from .attention import (
@@ -23,7 +22,7 @@ from .attention import (
 from .gemm import run_tile
 from .gemm_kernel import MR, NR
 from .gemm_pack import copy_transposed
-from .memory import Ptr, at, load, store
+from .memory import Ptr, allocate, at, load, release, store
 from .threads import parallel_for, worthwhile_parts
 
 
@@ -92,7 +91,7 @@ def _forward_part[dtype: DType](a: Attention[dtype], first: Int, last: Int, chun
     var key_rows = ceildiv(a.keys, N) * N
     var group = a.heads // a.kv_heads
     var floats = key_rows * (d + dv) + QUERIES * (padded[dtype](d) + KEYS + dv + 2) + N
-    var memory = rebind[P](unsafe_alloc[Scalar[dtype]](floats, alignment=64))
+    var memory = allocate[dtype](floats)
     var kt = memory
     var v = kt.unsafe_offset(key_rows * d)
     var x = v.unsafe_offset(key_rows * dv)
@@ -102,9 +101,9 @@ def _forward_part[dtype: DType](a: Attention[dtype], first: Int, last: Int, chun
     var high = zeros.unsafe_offset(N)
     var sum = high.unsafe_offset(QUERIES)
     fill(zeros, N, Scalar[dtype](0))
-    var bad = rebind[Bytes](unsafe_alloc[UInt8](max(a.keys, QUERIES)))
-    var bad_q = rebind[Bytes](unsafe_alloc[UInt8](QUERIES))
-    var words = rebind[Ptr[DType.uint32]](unsafe_alloc[UInt32](KEYS + 4 * WORD_LANES + 64, alignment=64))
+    var bad = allocate[DType.uint8](max(a.keys, QUERIES))
+    var bad_q = allocate[DType.uint8](QUERIES)
+    var words = allocate[DType.uint32](KEYS + 4 * WORD_LANES + 64)
     var packed = -1
     var bad_keys = 0
     for bh in range(first, last):
@@ -173,10 +172,10 @@ def _forward_part[dtype: DType](a: Attention[dtype], first: Int, last: Int, chun
                 _finish_row(dst, o.unsafe_offset(i * dv), a.v_width, at(sum, i))
                 store[1](stats, 2 * i, at(high, i))
                 store[1](stats, 2 * i + 1, at(sum, i))
-    memory.unsafe_free()
-    bad.unsafe_free()
-    bad_q.unsafe_free()
-    words.unsafe_free()
+    release(memory)
+    release(bad)
+    release(bad_q)
+    release(words)
 
 
 @no_inline

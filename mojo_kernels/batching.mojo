@@ -7,12 +7,17 @@ import extensibility
 from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
+from std.math import ceildiv
 from std.sys import simd_width_of
 
 from .control import CURSOR, EPOCH, SEED, STEP
 from .memory import Ptr, at, load, ptr, store
 from .random import SHUFFLE_STREAM, low_word, philox
 from .target import cpu_only
+from .threads import parallel_for, worthwhile_step
+
+comptime ELEMENT_FLOPS = 32
+"""What copying an element costs, in multiply-adds."""
 
 
 def shuffle(order: Ptr[DType.int32], n: Int, seed: UInt64, epoch: UInt32):
@@ -56,15 +61,20 @@ def gather[
 ](output: Ptr[dst], data: Ptr[src], rows: Ptr[DType.int32], count: Int, width: Int, scale: Scalar[dst]):
     """Gather: output[r, :] = scale * data[rows[r], :], converted to the output's type."""
     comptime W = simd_width_of[dst]()
-    for r in range(count):
-        var base = Int(at(rows, r)) * width
-        var c = 0
-        while c + W <= width:
-            store[W](output, r * width + c, load[W](data, base + c).cast[dst]() * scale)
-            c += W
-        while c < width:
-            store[1](output, r * width + c, at(data, base + c).cast[dst]() * scale)
-            c += 1
+    var step = worthwhile_step(count, ELEMENT_FLOPS * count * width, 1)
+
+    def part(p: Int) {imm}:
+        for r in range(p * step, min(count, (p + 1) * step)):
+            var base = Int(at(rows, r)) * width
+            var c = 0
+            while c + W <= width:
+                store[W](output, r * width + c, load[W](data, base + c).cast[dst]() * scale)
+                c += W
+            while c < width:
+                store[1](output, r * width + c, at(data, base + c).cast[dst]() * scale)
+                c += 1
+
+    parallel_for(part, ceildiv(count, step))
 
 
 @extensibility.register("noeira.gather_rows")

@@ -14,7 +14,6 @@ result does not depend on their number.
 """
 
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load, masked_store
 
@@ -22,7 +21,7 @@ from .conv_axis import Axis, Window
 from .conv_source import Offsets, Pieces, Source, copy_source, find_taps, pack_panel, source_elements
 from .gemm import run_tile
 from .gemm_kernel import KC, MR, NR
-from .memory import Ptr, lanes_below
+from .memory import Ptr, allocate, lanes_below, release
 from .threads import parallel_for, worthwhile_parts
 
 comptime UNIT_ELEMENTS = 48 * 1024
@@ -260,9 +259,7 @@ def gather_convolution[dtype: DType](g: Gather[dtype], threads: Int = 0):
     var panel_size = min(KC, max(1, depth)) * N + 2 * N
     var own_size = 0 if g.contiguous() else g.outs * rows * g.cols.outs + N
     var weights_size = 0 if depthwise else g.groups * panels * MR * depth
-    var shared = rebind[Ptr[dtype]](
-        unsafe_alloc[Scalar[dtype]](weights_size + (g.groups * g.outs + MR) * N, alignment=64)
-    )
+    var shared = allocate[dtype](weights_size + (g.groups * g.outs + MR) * N)
     var biases = shared.unsafe_offset(weights_size)
     if not depthwise:
         pack_weights(g, shared)
@@ -272,8 +269,8 @@ def gather_convolution[dtype: DType](g: Gather[dtype], threads: Int = 0):
     var parts = min(units, workers * PARTS_PER_THREAD) if workers > 1 else 1
 
     def part(p: Int) {imm}:
-        var scratch = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](panel_size + source_size + own_size, alignment=64))
-        var offsets = rebind[Offsets](unsafe_alloc[Int](g.rows.taps * g.cols.taps + 1))
+        var scratch = allocate[dtype](panel_size + source_size + own_size)
+        var offsets = rebind[Offsets](allocate[DType.int64](g.rows.taps * g.cols.taps + 1).unsafe_bitcast[Int]())
         var panel = scratch
         var copy = scratch.unsafe_offset(panel_size)
         var own = copy.unsafe_offset(source_size)
@@ -303,11 +300,11 @@ def gather_convolution[dtype: DType](g: Gather[dtype], threads: Int = 0):
                 _multiply_unit(g, u, source, shared, biases, offsets, panel, out_, stride)
             if not g.contiguous():
                 _scatter_unit(g, u, own, y, min(g.outs - u.panel * MR, u.panels * MR))
-        scratch.unsafe_free()
-        offsets.unsafe_free()
+        release(scratch)
+        release(offsets)
 
     parallel_for(part, parts)
-    shared.unsafe_free()
+    release(shared)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ nothing.
 """
 
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load
 
@@ -22,7 +21,7 @@ from .conv_source import Offsets, copy_source, find_taps, source_elements
 from .gemm import run_tile
 from .gemm_kernel import KC, MR, NR
 from .gemm_pack import copy_transposed
-from .memory import Ptr, lanes_below
+from .memory import Ptr, allocate, lanes_below, release
 from .threads import parallel_for, worthwhile_parts
 
 comptime SHARES = 8
@@ -166,12 +165,12 @@ def _share[
     var b_size = panels * capacity * N
     var widest = g.unit(0).columns(g.cols)
     var copy_size = source_elements[dtype](at_once, g.rows, widest, g.unit_rows)
-    var a = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](a_size + b_size + copy_size + N, alignment=64))
+    var a = allocate[dtype](a_size + b_size + copy_size + N)
     var b = a.unsafe_offset(a_size)
     var copy = b.unsafe_offset(b_size)
     var zeros = copy.unsafe_offset(copy_size)
     zeros.unsafe_store(SIMD[dtype, N](0))
-    var offsets = rebind[Offsets](unsafe_alloc[Int](taps))
+    var offsets = rebind[Offsets](allocate[DType.int64](taps).unsafe_bitcast[Int]())
     var plane = g.rows.outs * g.cols.outs
     var source_plane = g.rows.size * g.cols.size
     var fresh = True
@@ -233,8 +232,8 @@ def _share[
                     )
         fresh = False
         block = end
-    a.unsafe_free()
-    offsets.unsafe_free()
+    release(a)
+    release(offsets)
 
 
 @no_inline
@@ -245,9 +244,9 @@ def _depthwise_group[dtype: DType](g: WeightGrad[dtype], group: Int):
     var taps = g.rows.taps * g.cols.taps
     var plane = g.rows.outs * g.cols.outs
     var size = source_elements[dtype](1, g.rows, g.cols, g.rows.outs)
-    var copy = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](size, alignment=64))
-    var totals = rebind[Ptr[DType.float64]](unsafe_alloc[Float64]((taps + 1) * g.outs))
-    var offsets = rebind[Offsets](unsafe_alloc[Int](taps))
+    var copy = allocate[dtype](size)
+    var totals = allocate[DType.float64]((taps + 1) * g.outs)
+    var offsets = rebind[Offsets](allocate[DType.int64](taps).unsafe_bitcast[Int]())
     for t in range((taps + 1) * g.outs):
         totals.unsafe_offset(t).unsafe_store(Float64(0))
     var tail = g.cols.outs % W
@@ -288,9 +287,9 @@ def _depthwise_group[dtype: DType](g: WeightGrad[dtype], group: Int):
             elif g.has_bias:
                 var p = g.db.unsafe_offset(group * g.outs + m)
                 p.unsafe_store(p.unsafe_load() + total)
-    copy.unsafe_free()
-    totals.unsafe_free()
-    offsets.unsafe_free()
+    release(copy)
+    release(totals)
+    release(offsets)
 
 
 @no_inline
@@ -354,8 +353,8 @@ def convolution_weight_grad[
     shares = max(1, min(shares, SUM_ELEMENTS // (size * c.groups)))
 
     var step = size * c.groups
-    var sums = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](shares * step + W, alignment=64))
-    var bias_sums = rebind[Ptr[DType.float64]](unsafe_alloc[Float64](shares * c.outs))
+    var sums = allocate[dtype](shares * step + W)
+    var bias_sums = allocate[DType.float64](shares * c.outs)
     for i in range(shares * c.outs):
         bias_sums.unsafe_offset(i).unsafe_store(Float64(0))
     var splits = min(g.ins, ceildiv(workers, shares * c.groups))
@@ -401,5 +400,5 @@ def convolution_weight_grad[
                 total += bias_sums.unsafe_offset(s * c.outs + m).unsafe_load()
             var p = db.unsafe_offset(m)
             p.unsafe_store(p.unsafe_load() + total.cast[dtype]())
-    sums.unsafe_free()
-    bias_sums.unsafe_free()
+    release(sums)
+    release(bias_sums)

@@ -3,11 +3,18 @@
 import extensibility
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from std.math import ceildiv
 
 from .control import SEED, STEP, STREAM
 from .memory import Ptr, at, load, ptr, store
-from .random import low_word, philox
+from .random import low_word, philox_blocks
 from .target import cpu_only
+from .threads import parallel_for, worthwhile_step
+
+comptime BLOCKS = 8
+"""Blocks of four words at a time."""
+comptime ELEMENT_FLOPS = 64
+"""What an element costs, in multiply-adds."""
 
 
 @always_inline
@@ -18,6 +25,33 @@ def dropped[
 ]:
     """The kept elements times `scale`, 0 elsewhere; NaN in a dropped element does not survive."""
     return words.cast[DType.uint64]().ge(threshold).select(x * scale, SIMD[dtype, width](0))
+
+
+@no_inline
+def dropout[
+    dtype: DType
+](y: Ptr[dtype], x: Ptr[dtype], count: Int, key: Ptr[DType.int64], threshold: UInt64, scale: Scalar[dtype]):
+    """All elements; threads share out blocks of words."""
+    comptime N = 4 * BLOCKS
+    var seed = UInt64(at(key, SEED))
+    var draw = low_word(at(key, STEP))
+    var stream = low_word(at(key, STREAM))
+    var step = worthwhile_step(count, ELEMENT_FLOPS * count, N)
+
+    def part(p: Int) {imm}:
+        var i = p * step
+        var stop = min(count, i + step)
+        while i < stop:
+            var words = philox_blocks[BLOCKS](i // 4, draw, stream, seed)
+            if i + N <= stop:
+                store[N](y, i, dropped[width=N](load[N](x, i), words, threshold, scale))
+            else:
+                for lane in range(stop - i):
+                    var word = SIMD[DType.uint32, 1](words[lane])
+                    store[1](y, i + lane, dropped[width=1](load[1](x, i + lane), word, threshold, scale))
+            i += N
+
+    parallel_for(part, ceildiv(count, step))
 
 
 @extensibility.register("noeira.dropout")
@@ -36,22 +70,6 @@ struct Dropout:
         ctx: DeviceContext,
     ) raises:
         cpu_only[target]()
-        var n = 1
-        comptime for d in range(y.rank):
-            n *= y.dim_size(d)
-        var p = ptr(x)
-        var q = ptr(y)
-        var seed = UInt64(at(ptr(key), SEED))
-        var step = low_word(at(ptr(key), STEP))
-        var stream = low_word(at(ptr(key), STREAM))
-        var limit = UInt64(at(ptr(threshold), 0))
-        var factor = at(ptr(scale), 0)
-        for block in range((n + 3) // 4):
-            var words = philox(block, step, stream, seed)
-            var i = block * 4
-            if i + 4 <= n:
-                store[4](q, i, dropped[width=4](load[4](p, i), words, limit, factor))
-            else:
-                for lane in range(n - i):
-                    var word = SIMD[DType.uint32, 1](words[lane])
-                    store[1](q, i + lane, dropped[width=1](load[1](p, i + lane), word, limit, factor))
+        comptime D = y.dtype
+        var source = rebind[Ptr[D]](ptr(x))
+        dropout[D](ptr(y), source, y.size(), ptr(key), UInt64(at(ptr(threshold), 0)), at(ptr(scale), 0))

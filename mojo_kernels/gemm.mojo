@@ -13,7 +13,6 @@ lies, so the result does not depend on their number.
 """
 
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys import prefetch
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import PrefetchOptions
@@ -22,7 +21,7 @@ from .activation import IDENTITY, activate_rows, activation_grad_rows
 from .gemm_kernel import KC, MR, NR, edge_tile, full_tile
 from .gemm_pack import copy_rows, copy_transposed
 from .gemm_vector import dot_products, fill_zero, row_strips
-from .memory import Ptr
+from .memory import Ptr, allocate, release
 from .threads import parallel_for, worthwhile_parts
 
 comptime MC = 16 * MR
@@ -175,7 +174,7 @@ def _gemm_block[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int
     var mc = min(MC, ceildiv(m1 - m0, MR) * MR)
     var b_size = kc * (nc if pack_b else N)
     var a_size = mc * A_ROW if pack_a else 0
-    var scratch = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](b_size + a_size + N, alignment=64))
+    var scratch = allocate[dtype](b_size + a_size + N)
     var a_scratch = scratch.unsafe_offset(b_size)
     var zeros = a_scratch.unsafe_offset(a_size)
     zeros.unsafe_store(SIMD[dtype, N](0))
@@ -199,7 +198,7 @@ def _gemm_block[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int
             k += depth
             if k >= g.depth:
                 break
-    scratch.unsafe_free()
+    release(scratch)
 
 
 @always_inline

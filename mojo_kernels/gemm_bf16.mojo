@@ -9,7 +9,6 @@ A bfloat16 result is summed in a float32 scratch matrix and rounded once, after 
 """
 
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load
 
@@ -17,7 +16,7 @@ from .activation import IDENTITY, activate_rows
 from .gemm import A_ROW, MC, NC, Grid, run_tile
 from .gemm_kernel import KC, MR, NR
 from .gemm_pack import copy_rows, copy_transposed
-from .memory import Ptr, lanes_below
+from .memory import Ptr, allocate, lanes_below, release
 from .threads import parallel_for, worthwhile_parts
 
 comptime F32 = DType.float32
@@ -160,7 +159,7 @@ def _block(g: GemmBF16, m0: Int, m1: Int, n0: Int, n1: Int):
     var b_size = kc // 2 * nc
     var a_size = mc * A_ROW
     var c_size = 0 if g.add_to_float else (m1 - m0) * nc
-    var scratch = rebind[Ptr[F32]](unsafe_alloc[Float32](b_size + a_size + nc + c_size, alignment=64))
+    var scratch = allocate[F32](b_size + a_size + nc + c_size)
     var a_scratch = scratch.unsafe_offset(b_size)
     var start = a_scratch.unsafe_offset(a_size)
     var sums = start.unsafe_offset(nc)
@@ -211,7 +210,7 @@ def _block(g: GemmBF16, m0: Int, m1: Int, n0: Int, n1: Int):
             k += depth
             if k >= g.depth:
                 break
-    scratch.unsafe_free()
+    release(scratch)
 
 
 @no_inline

@@ -20,8 +20,14 @@ comptime DOTS = 4
 @no_inline
 def fill_zero[dtype: DType](c: Ptr[dtype], count: Int):
     """Zero count elements."""
-    for j in range(count):
+    comptime W = simd_width_of[dtype]()
+    var j = 0
+    while j + W <= count:
+        c.unsafe_offset(j).unsafe_store(SIMD[dtype, W](0))
+        j += W
+    while j < count:
         c.unsafe_offset(j).unsafe_store(Scalar[dtype](0))
+        j += 1
 
 
 @no_inline

@@ -3,6 +3,7 @@
 from extensibility import ManagedTensorSlice
 from std.math import iota
 from std.memory import bitcast
+from std.memory.alloc import unsafe_alloc
 from std.sys.intrinsics import masked_load, masked_store
 
 comptime Ptr[dtype: DType] = Pointer[Scalar[dtype], MutUntrackedOrigin]
@@ -16,6 +17,18 @@ comptime COMPUTE[storage: DType] = DType.float32 if storage == DType.bfloat16 el
 def ptr(tensor: ManagedTensorSlice) -> Ptr[tensor.dtype]:
     """The elements of a custom op's operand or result."""
     return rebind[Ptr[tensor.dtype]](tensor.unsafe_ptr())
+
+
+@no_inline
+def allocate[dtype: DType](count: Int) -> Ptr[dtype]:
+    """Memory for `count` elements, not cleared, until `release`."""
+    return rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](count, alignment=64))
+
+
+@no_inline
+def release[element: AnyType](memory: Pointer[element, MutUntrackedOrigin]):
+    """Give memory from `allocate` back."""
+    memory.unsafe_free()
 
 
 @always_inline

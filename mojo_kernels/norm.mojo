@@ -14,12 +14,11 @@ order: the same bits for any number of threads.
 """
 
 from std.math import ceildiv, sqrt
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 
 from .activation import IDENTITY, activate_rows
 from .gemm_reduce import add_column_sums
-from .memory import COMPUTE, Ptr, at, lanes_below, load_lanes, store, store_lanes
+from .memory import COMPUTE, Ptr, allocate, at, lanes_below, load_lanes, release, store, store_lanes
 from .threads import parallel_for, worthwhile_parts
 
 comptime F64 = DType.float64
@@ -101,9 +100,9 @@ def block_sums[
                 squares[3] = d.fma(d, squares[3])
             i = stop
         comptime if first:
-            total1 += ((sums[0] + sums[1]) + (sums[2] + sums[3])).reduce_add().cast[F64]()
+            total1 += ((sums[0] + sums[1]) + (sums[2] + sums[3])).cast[F64]().reduce_add()
         comptime if second:
-            total2 += ((squares[0] + squares[1]) + (squares[2] + squares[3])).reduce_add().cast[F64]()
+            total2 += ((squares[0] + squares[1]) + (squares[2] + squares[3])).cast[F64]().reduce_add()
     return (total1, total2)
 
 
@@ -441,7 +440,7 @@ def row_norm_grad[
     var wanted = has_dweight or has_dbias
     var chunk = max(1, rows.chunk())
     var chunks = ceildiv(batch, chunk)
-    var scratch = rebind[Ptr[C]](unsafe_alloc[Scalar[C]](max(1, 2 * width * chunks) if wanted else 1))
+    var scratch = allocate[C](max(1, 2 * width * chunks) if wanted else 1)
     var parts = worthwhile_parts(batch * groups * length * ELEMENT_FLOPS)
     var step = ceildiv(chunks, parts)
 
@@ -509,4 +508,4 @@ def row_norm_grad[
         add_column_sums(dweight, scratch, 2 * width, chunks, width)
     if has_dbias:
         add_column_sums(dbias, scratch.unsafe_offset(width), 2 * width, chunks, width)
-    scratch.unsafe_free()
+    release(scratch)

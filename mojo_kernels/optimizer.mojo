@@ -10,8 +10,6 @@ from extensibility import InputTensor, OutputTensor
 from extensibility import _MutableInputTensor as MutableInputTensor
 from max.gpu.host import DeviceContext
 from std.math import ceildiv, expm1, isfinite, log, sqrt
-from std.memory.alloc import unsafe_alloc
-from std.runtime import parallelism_level
 from std.sys import simd_width_of
 
 from .control import (
@@ -34,11 +32,14 @@ from .control import (
     SKIPPED,
     WEIGHT_DECAY,
 )
-from .memory import Ptr, at, load, ptr, store
+from .gemm_vector import fill_zero
+from .memory import Ptr, allocate, at, load, ptr, release, store
 from .target import cpu_only
-from .threads import parallel_for
+from .threads import parallel_for, worthwhile_parts
 
 comptime CHUNK = 16384
+comptime CHUNK_FLOPS = 32 * CHUNK
+"""What a chunk's loads and stores cost, in multiply-adds."""
 comptime F64 = DType.float64
 
 
@@ -62,7 +63,7 @@ def sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
 def chunked_sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
     """Sum g_i^2 over fixed chunks, in parallel, added up in order: the same bits for any number of threads."""
     var chunks = ceildiv(count, CHUNK)
-    var partial = rebind[Ptr[F64]](unsafe_alloc[Float64](max(chunks, 1)))
+    var partial = allocate[DType.float64](max(chunks, 1))
 
     def chunk(i: Int) {imm}:
         var start = i * CHUNK
@@ -72,13 +73,14 @@ def chunked_sum_of_squares[dtype: DType](g: Ptr[dtype], count: Int) -> Float64:
     var total = Float64(0)
     for i in range(chunks):
         total += at(partial, i)
-    partial.unsafe_free()
+    release(partial)
     return total
 
 
 def in_parts[Body: def(Int) -> None](body: Body, count: Int):
-    """Run body(0) ... body(count - 1) on as many threads as there are, each on neighbouring numbers."""
-    var parts = max(1, min(parallelism_level(), count))
+    """Run body(0) ... body(count - 1), each a pass over a chunk, on as many threads as pay, with neighbours together.
+    """
+    var parts = max(1, min(count, worthwhile_parts(count * CHUNK_FLOPS)))
     var step = ceildiv(count, parts)
 
     def part(p: Int) {imm}:
@@ -282,8 +284,7 @@ def sgd_run[
 
 def clear_all[dtype: DType](g: Ptr[dtype], n: Int):
     """Zero the gradient arena after a skipped step: what made it non-finite must not stay."""
-    for i in range(n):
-        store[1](g, i, Scalar[dtype](0))
+    fill_zero(g, n)
 
 
 @extensibility.register("noeira.adam")

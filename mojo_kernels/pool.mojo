@@ -13,7 +13,8 @@ from std.sys.info import simd_width_of
 from std.utils.numerics import isnan, neg_inf
 
 from .conv_axis import Window
-from .memory import Ptr
+from .gemm_vector import fill_zero
+from .memory import Ptr, at, load, store
 from .target import cpu_only
 from .threads import parallel_for, worthwhile_parts
 
@@ -136,19 +137,12 @@ def max_pool[
 @no_inline
 def max_pool_grad[dtype: DType](dx: Ptr[dtype], dy: Ptr[dtype], index: Index, planes: Int, size: Int, outs: Int):
     """`dx[index[o]] += dy[o]` in each plane, on a cleared dx."""
-    comptime W = simd_width_of[dtype]()
     var parts = min(max(1, planes), worthwhile_parts(4 * planes * (size + outs)))
 
     def part(p: Int) {imm}:
         var first = p * planes // parts
         var last = (p + 1) * planes // parts
-        var i = first * size
-        while i + W <= last * size:
-            dx.unsafe_offset(i).unsafe_store(SIMD[dtype, W](0))
-            i += W
-        while i < last * size:
-            dx.unsafe_offset(i).unsafe_store(Scalar[dtype](0))
-            i += 1
+        fill_zero(dx.unsafe_offset(first * size), (last - first) * size)
         for plane in range(first, last):
             var dst = dx.unsafe_offset(plane * size)
             for o in range(plane * outs, (plane + 1) * outs):
@@ -233,13 +227,13 @@ def avg_pool_grad[
     cols: Index,
 ):
     """`dx +=` dy over its divisor, in all of its window, on a cleared dx."""
+    comptime W = simd_width_of[dtype]()
     var parts = min(max(1, planes), worthwhile_parts(4 * planes * (height * width + out_height * out_width)))
 
     def part(p: Int) {imm}:
         for plane in range(p * planes // parts, (p + 1) * planes // parts):
             var dst = dx.unsafe_offset(plane * height * width)
-            for k in range(height * width):
-                dst.unsafe_offset(k).unsafe_store(Scalar[dtype](0))
+            fill_zero(dst, height * width)
             for i in range(out_height):
                 var top = _at(rows, i)
                 var bottom = _at(rows, out_height + i)
@@ -250,9 +244,14 @@ def avg_pool_grad[
                     var divisor = _at(rows, 2 * out_height + i) * _at(cols, 2 * out_width + j)
                     var value = src.unsafe_offset(j).unsafe_load() / Scalar[dtype](divisor)
                     for r in range(top, bottom):
-                        for c in range(left, right):
-                            var d = dst.unsafe_offset(r * width + c)
-                            d.unsafe_store(d.unsafe_load() + value)
+                        var d = dst.unsafe_offset(r * width)
+                        var c = left
+                        while c + W <= right:
+                            store(d, c, load[W](d, c) + SIMD[dtype, W](value))
+                            c += W
+                        while c < right:
+                            store[1](d, c, at(d, c) + value)
+                            c += 1
 
     parallel_for(part, parts)
 
@@ -281,8 +280,8 @@ struct MaxPool2D:
         comptime P = Ptr[y.dtype]
         var g = rebind[Ptr[DType.int64]](geometry.unsafe_ptr())
 
-        def at(i: Int) {imm} -> Int:
-            return Int(g.unsafe_offset(i).unsafe_load())
+        def option(i: Int) {imm} -> Int:
+            return Int(at(g, i))
 
         max_pool(
             rebind[P](y.unsafe_ptr()),
@@ -293,8 +292,8 @@ struct MaxPool2D:
             x.dim_size(3),
             y.dim_size(2),
             y.dim_size(3),
-            Window(at(0), at(2), at(4), at(6)),
-            Window(at(1), at(3), at(5), at(7)),
+            Window(option(0), option(2), option(4), option(6)),
+            Window(option(1), option(3), option(5), option(7)),
         )
 
 

@@ -7,6 +7,7 @@ draw is word `i % 4` of block `i // 4`. So every device, thread count and recomp
 import extensibility
 from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
+from std.math import iota
 
 from .control import SEED, STEP, STREAM
 from .memory import at, ptr, store
@@ -22,26 +23,35 @@ comptime LOW = UInt64(0xFFFFFFFF)
 
 
 @always_inline
-def philox(block: Int, step: UInt32, stream: UInt32, seed: UInt64) -> SIMD[DType.uint32, 4]:
-    """The four words of `block` in the draw named by (seed, stream, step)."""
-    var c0 = UInt32(UInt64(block) & LOW)
-    var c1 = UInt32(UInt64(block) >> 32)
-    var c2 = step
-    var c3 = stream
+def philox_blocks[count: Int](first: Int, step: UInt32, stream: UInt32, seed: UInt64) -> SIMD[DType.uint32, 4 * count]:
+    """The words of `count` blocks from `first` on, four each, in the draw named by (seed, stream, step)."""
+    comptime U = SIMD[DType.uint64, count]
+    comptime U32 = SIMD[DType.uint32, count]
+    var number = U(UInt64(first)) + iota[DType.uint64, count]()
+    var c0 = number & U(LOW)
+    var c1 = number >> 32
+    var c2 = U(UInt64(step))
+    var c3 = U(UInt64(stream))
     var k0 = UInt32(seed & LOW)
     var k1 = UInt32(seed >> 32)
     comptime for _ in range(10):
-        var p0 = M0 * UInt64(c0)
-        var p1 = M1 * UInt64(c2)
-        var n0 = UInt32(p1 >> 32) ^ c1 ^ k0
-        var n2 = UInt32(p0 >> 32) ^ c3 ^ k1
-        c1 = UInt32(p1 & LOW)
-        c3 = UInt32(p0 & LOW)
-        c0 = n0
-        c2 = n2
+        var p0 = U(M0) * c0
+        var p1 = U(M1) * c2
+        c0 = (p1 >> 32) ^ c1 ^ U(UInt64(k0))
+        c2 = (p0 >> 32) ^ c3 ^ U(UInt64(k1))
+        c1 = p1 & U(LOW)
+        c3 = p0 & U(LOW)
         k0 += W0
         k1 += W1
-    return SIMD[DType.uint32, 4](c0, c1, c2, c3)
+    var even = c0.cast[DType.uint32]().interleave(c2.cast[DType.uint32]())
+    var odd = c1.cast[DType.uint32]().interleave(c3.cast[DType.uint32]())
+    return rebind[SIMD[DType.uint32, 4 * count]](even.interleave(odd))
+
+
+@always_inline
+def philox(block: Int, step: UInt32, stream: UInt32, seed: UInt64) -> SIMD[DType.uint32, 4]:
+    """The four words of one block."""
+    return rebind[SIMD[DType.uint32, 4]](philox_blocks[1](block, step, stream, seed))
 
 
 @always_inline

@@ -12,13 +12,14 @@ from extensibility import InputTensor, OutputTensor
 from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_gpu
 from std.math import ceildiv, cos, exp, log, sin
-from std.memory.alloc import unsafe_alloc
 from std.sys.info import simd_width_of
 
-from .memory import Ptr, at, load, store
+from .memory import Ptr, allocate, at, load, release, store
 from .threads import parallel_for, worthwhile_parts
 
 comptime STEP = 64
+comptime COPY_FLOPS = 16
+"""What moving an element costs, in multiply-adds."""
 comptime Table = Ptr[DType.float64]
 
 
@@ -52,7 +53,7 @@ def rotate[
         return
     var half = width // 2
     var coarse = ceildiv(tokens, STEP)
-    var memory = rebind[Table](unsafe_alloc[Float64]((coarse + STEP) * width, alignment=64))
+    var memory = allocate[DType.float64]((coarse + STEP) * width)
     var fine = memory.unsafe_offset(coarse * width)
     _angles(memory, coarse, STEP, half, theta, offset)
     _angles(fine, min(STEP, tokens), 1, half, theta, 0)
@@ -76,7 +77,7 @@ def rotate[
         )
 
     parallel_for(share, parts)
-    memory.unsafe_free()
+    release(memory)
 
 
 @no_inline
@@ -99,10 +100,10 @@ def _rotate_tokens[
     comptime W = simd_width_of[dtype]()
     comptime V = SIMD[dtype, W]
     var half = width // 2
-    var memory = rebind[Ptr[dtype]](unsafe_alloc[Scalar[dtype]](width + 1, alignment=64))
+    var memory = allocate[dtype](width + 1)
     var c = memory
     var s = memory.unsafe_offset(half)
-    var whole = 0 if interleaved else half // W * W
+    var whole = half // W * W
     for t in range(first, last):
         var a = coarse.unsafe_offset(t // STEP * width)
         var b = fine.unsafe_offset(t % STEP * width)
@@ -116,7 +117,14 @@ def _rotate_tokens[
                 var at_ = (o * tokens + t) * features + g
                 var p = x.unsafe_offset(at_)
                 var q = y.unsafe_offset(at_)
-                for j in range(0, whole, W):
+                if interleaved:
+                    for j in range(0, whole, W):
+                        var pairs = load[2 * W](p, 2 * j).deinterleave()
+                        var u = rebind[V](pairs[0])
+                        var v = rebind[V](pairs[1])
+                        var turned = u * load[W](c, j) - v * load[W](s, j)
+                        store(q, 2 * j, turned.interleave(v * load[W](c, j) + u * load[W](s, j)))
+                for j in range(0, 0 if interleaved else whole, W):
                     var u = load[W](p, j)
                     var v = load[W](p, half + j)
                     store(q, j, u * load[W](c, j) - v * load[W](s, j))
@@ -128,7 +136,7 @@ def _rotate_tokens[
                     var v = at(p, k)
                     store[1](q, i, u * at(c, j) - v * at(s, j))
                     store[1](q, k, v * at(c, j) + u * at(s, j))
-    memory.unsafe_free()
+    release(memory)
 
 
 @extensibility.register("noeira.rope")
@@ -178,15 +186,18 @@ struct SwapAxes:
         var n = x.dim_size(1)
         var m = x.dim_size(2)
         var width = x.dim_size(3)
-        for a in range(x.dim_size(0)):
-            for i in range(n):
-                for j in range(m):
-                    _copy(
-                        rebind[P](y.unsafe_ptr()).unsafe_offset(((a * m + j) * n + i) * width),
-                        rebind[P](x.unsafe_ptr()).unsafe_offset(((a * n + i) * m + j) * width),
-                        width,
-                        False,
-                    )
+        var dst = rebind[P](y.unsafe_ptr())
+        var src = rebind[P](x.unsafe_ptr())
+        var blocks = x.dim_size(0) * m
+        var parts = min(max(1, blocks), worthwhile_parts(COPY_FLOPS * x.size()))
+
+        def part(p: Int) {imm}:
+            for b in range(p * blocks // parts, (p + 1) * blocks // parts):
+                for i in range(n):
+                    var from_ = src.unsafe_offset(((b // m * n + i) * m + b % m) * width)
+                    _copy(dst.unsafe_offset((b * n + i) * width), from_, width, False)
+
+        parallel_for(part, parts)
 
 
 @no_inline
@@ -212,13 +223,16 @@ struct RepeatHeads:
         comptime P = Ptr[y.dtype]
         var repeats = y.dim_size(1) // max(x.dim_size(1), 1)
         var block = x.dim_size(2) * x.dim_size(3)
-        for g in range(y.dim_size(0) * y.dim_size(1)):
-            _copy(
-                rebind[P](y.unsafe_ptr()).unsafe_offset(g * block),
-                rebind[P](x.unsafe_ptr()).unsafe_offset(g // repeats * block),
-                block,
-                False,
-            )
+        var dst = rebind[P](y.unsafe_ptr())
+        var src = rebind[P](x.unsafe_ptr())
+        var heads = y.dim_size(0) * y.dim_size(1)
+        var parts = min(max(1, heads), worthwhile_parts(COPY_FLOPS * y.size()))
+
+        def part(p: Int) {imm}:
+            for g in range(p * heads // parts, (p + 1) * heads // parts):
+                _copy(dst.unsafe_offset(g * block), src.unsafe_offset(g // repeats * block), block, False)
+
+        parallel_for(part, parts)
 
 
 @extensibility.register("noeira.repeat_heads_grad")
@@ -233,10 +247,14 @@ struct RepeatHeadsGrad:
         comptime P = Ptr[dx.dtype]
         var repeats = dy.dim_size(1) // max(dx.dim_size(1), 1)
         var block = dx.dim_size(2) * dx.dim_size(3)
-        for g in range(dy.dim_size(0) * dy.dim_size(1)):
-            _copy(
-                rebind[P](dx.unsafe_ptr()).unsafe_offset(g // repeats * block),
-                rebind[P](dy.unsafe_ptr()).unsafe_offset(g * block),
-                block,
-                g % repeats > 0,
-            )
+        var dst = rebind[P](dx.unsafe_ptr())
+        var src = rebind[P](dy.unsafe_ptr())
+        var heads = dx.dim_size(0) * dx.dim_size(1)
+        var parts = min(max(1, heads), worthwhile_parts(COPY_FLOPS * dy.size()))
+
+        def part(p: Int) {imm}:
+            for h in range(p * heads // parts, (p + 1) * heads // parts):
+                for r in range(repeats):
+                    _copy(dst.unsafe_offset(h * block), src.unsafe_offset((h * repeats + r) * block), block, r > 0)
+
+        parallel_for(part, parts)

@@ -18,6 +18,11 @@ def worthwhile_parts(flops: Int) -> Int:
     return max(1, min(parallelism_level(), flops // FLOPS_PER_PART))
 
 
+def worthwhile_step(count: Int, flops: Int, unit: Int) -> Int:
+    """How many of `count` elements, a multiple of `unit`, each part of an elementwise pass should get: at least one."""
+    return max(1, ceildiv(ceildiv(count, unit), worthwhile_parts(flops))) * unit
+
+
 __async def _run_part[Body: def(Int) -> None](body: Pointer[Body, MutUntrackedOrigin], i: Int):
     body[](i)
 
@@ -27,8 +32,9 @@ def parallel_for[Body: def(Int) -> None](body: Body, count: Int):
 
     The body must not raise, and writes of different parts must not overlap.
     """
-    if count == 1:
-        body(0)
+    if count <= 1:
+        if count == 1:
+            body(0)
         return
     var tasks = TaskGroup()
     var shared = rebind[Pointer[Body, MutUntrackedOrigin]](Pointer(to=body))

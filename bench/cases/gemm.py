@@ -1,19 +1,22 @@
 """Matrix products of real layers: forward y = x W, input gradient dx = dz W^T, weight gradient dW += x^T dz.
 
 Noeira runs them as the compiled ops behind `Linear`, a program call each. The cost of such a call, some 30 µs that a
-training step pays once or twice and not once a layer, is measured with the same program on 1 x 1 x 1.
+training step pays once or twice and not once a layer, is measured with the same program on 1 x 1 x 1. Small products
+are also run many in one program, as a step runs them, and that is compared with as many of 1 x 1 x 1: the net figure.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from bench.case import Case, Inputs, Job, Results, Setup, Work
-from bench.programs import Operand, ProgramSet, record
+from bench.programs import Bound, Operand, ProgramSet, record
 from noeira import ops
+from noeira.runtime.staging import Staged, StagedGraph
 
 LAYERS = {
     "mlp-1": (100, 784, 256), "mlp-2": (100, 256, 128), "mlp-3": (100, 128, 10),
@@ -29,15 +32,43 @@ QUICK = ("mlp-1", "mlp-3", "gpt-2x64-up", "gpt-6x384-up", "small")
 
 X, W, DZ = Operand(("rows", "in")), Operand(("in", "out")), Operand(("rows", "out"))
 DW = Operand(("in", "out"), memory=True)
+
+LINKS = 16
+"""Products in a chain."""
+CHAINED_TO = 30_000_000
+"""FLOPs up to which a product is also run in a chain: some 150 microseconds."""
+
+PASSES: dict[str, tuple[dict[str, Operand], str, Any]] = {
+    "forward": ({"x": X}, "w", lambda x, w: ops.linear(x, w)),
+    "input-grad": ({"dz": DZ}, "w", lambda dz, w: ops.linear_input_grad(dz, w)),
+    "weight-grad": ({"x": X, "dz": DZ}, "dw", lambda x, dz, dw: ops.linear_param_grad(dw, None, x, dz)),
+}
+"""Operands that the links of a chain share, the one that each has for itself, and the op."""
+
+
+def _recording(pass_: str, links: int) -> StagedGraph:
+    shared, own, op = PASSES[pass_]
+    operands = shared | {f"{own}{i}": DW if own == "dw" else W for i in range(links)}
+
+    def body(**values: Staged) -> list[Staged] | None:
+        results = [op(*(values[name] for name in shared), values[f"{own}{i}"]) for i in range(links)]
+        return None if own == "dw" else results
+
+    return record(_program(pass_, links), operands, body)
+
+
+def _program(pass_: str, links: int) -> str:
+    return f"{pass_.replace('-', '_')}_{links}"
+
+
+def _operands(pass_: str, inputs: Inputs, links: int) -> Inputs:
+    own = PASSES[pass_][1]
+    return inputs | {f"{own}{i}": inputs[own] for i in range(links)}
+
+
 PROGRAMS = ProgramSet(
     "GEMM benchmarks",
-    [
-        lambda: record("forward", {"x": X, "w": W}, lambda x, w: ops.linear(x, w)),
-        lambda: record("input_grad", {"dz": DZ, "w": W}, lambda dz, w: ops.linear_input_grad(dz, w)),
-        lambda: record(
-            "weight_grad", {"dw": DW, "x": X, "dz": DZ}, lambda dw, x, dz: ops.linear_param_grad(dw, None, x, dz)
-        ),
-    ],
+    [functools.partial(_recording, pass_, links) for pass_ in PASSES for links in (1, LINKS)],
 )
 
 FACTORS = {"forward": ("x", "w"), "input-grad": ("dz", "wt"), "weight-grad": ("xt", "dz")}
@@ -61,15 +92,20 @@ def _expected(pass_: str, inputs: Inputs) -> Results:
 
 
 def _noeira(pass_: str, inputs: Inputs, setup: Setup) -> Job:
-    device, program = setup.noeira_device, pass_.replace("-", "_")
-    bound = PROGRAMS.bind(program, inputs, device)
-    empty = PROGRAMS.bind(program, _inputs(1, 1, 1), device)
+    def bind(inputs: Inputs, links: int) -> Bound:
+        return PROGRAMS.bind(_program(pass_, links), _operands(pass_, inputs, links), setup.noeira_device)
+
+    bound = bind(inputs, 1)
+    (rows, inner), outer = inputs["x"].shape, inputs["dz"].shape[1]
 
     def result() -> Results:
         outputs = bound.outputs()
-        return {"product": outputs[0] if outputs else bound.array("dw")}
+        return {"product": outputs[0] if outputs else bound.array("dw0")}
 
-    return Job(bound.run, result, empty=empty.run)
+    if 2 * rows * inner * outer > CHAINED_TO:
+        return Job(bound.run, result, empty=bind(_inputs(1, 1, 1), 1).run)
+    chain, empty = bind(inputs, LINKS), bind(_inputs(1, 1, 1), LINKS)
+    return Job(bound.run, result, empty=empty.run, chain=chain.run, links=LINKS)
 
 
 def _numpy(pass_: str, inputs: Inputs, setup: Setup) -> Job:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from noeira.ops.dispatch import Array, ShapeError, emit, op
 
 
@@ -55,14 +57,31 @@ def _check(memory: Array, value: Array) -> None:
         raise ShapeError(f"expected a value of shape {list(memory.shape)} to write, got {list(value.shape)}")
 
 
+@op
 def axpy(memory: Array, factor: float, value: Array) -> None:
-    """Add a multiple in place: memory += factor value."""
-    accumulate(memory, value * factor)
+    """Add a multiple in place: memory += factor value.
+
+    Raises:
+        ShapeError: The shapes differ; nothing is broadcast.
+    """
+    _check(memory, value)
+    memory += value * memory.dtype.type(factor)
+
+
+@axpy.staged
+def _(memory: Array, factor: float, value: Array) -> None:
+    _check(memory, value)
+    emit("noeira.axpy", [memory, value, np.array([factor])], [])
 
 
 @op
 def polyak(memory: Array, value: Array, tau: float) -> None:
-    """Move memory towards a value in place: memory = (1 - tau) memory + tau value; exactly the value for tau = 1."""
+    """Move memory towards a value in place: memory += tau (value - memory); exactly the value for tau = 1.
+
+    Raises:
+        ShapeError: The shapes differ; nothing is broadcast.
+    """
+    _check(memory, value)
     if tau == 1:
         memory[...] = value
     else:
@@ -71,7 +90,8 @@ def polyak(memory: Array, value: Array, tau: float) -> None:
 
 @polyak.staged
 def _(memory: Array, value: Array, tau: float) -> None:
+    _check(memory, value)
     if tau == 1:
         assign(memory, value)
     else:
-        accumulate(memory, (value - load(memory)) * tau)
+        emit("noeira.polyak", [memory, value, np.array([tau])], [])

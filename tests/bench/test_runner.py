@@ -6,7 +6,7 @@ import pytest
 from bench.case import Case, Job, Setup, Unsupported, Work
 from bench.equality import Different, compare
 from bench.machine import Peaks
-from bench.runner import EMPTY, run_case
+from bench.runner import CHAIN, EMPTY, run_case
 from bench.timing import Measurement, Plan
 
 SETUP, PLAN = Setup(2), Plan(runs=4)
@@ -108,6 +108,14 @@ def test_the_empty_call_is_measured_and_taken_off():
     assert list(found.samples) == ["noeira"]
     found = run_case(made, ["noeira"], SETUP, PLAN, None, timer=timer(log, {"noeira": 2.1, EMPTY: 2.0}))
     assert found.overhead == 2.0 and found.net is None
+
+
+def test_short_work_is_measured_in_a_chain():
+    log, options = [], {"empty": lambda: None, "chain": lambda: None, "links": 4}
+    made = Case("c", "f", dict, {"noeira": lambda inputs, setup: job(1.0, log, "noeira", **options)})
+    found = run_case(made, ["noeira"], SETUP, PLAN, None, timer=timer(log, {"noeira": 5.0, EMPTY: 8.0, CHAIN: 20.0}))
+    assert (found.overhead, found.link, found.net) == (2.0, 5.0, 3.0)
+    assert list(found.samples) == ["noeira"]
 
 
 @pytest.mark.parametrize(

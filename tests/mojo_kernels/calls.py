@@ -25,6 +25,7 @@ from noeira.runtime.lowering import NATIVE
 from noeira.runtime.staging import Dim, Spec, StagedGraph, StagedOp, staging
 from tests import catalogue
 from tests.compare import Case
+from tests.mojo_kernels.sizes import sized
 
 KERNELS = Path(__file__).resolve().parents[2] / "mojo_kernels"
 
@@ -286,24 +287,39 @@ def _reductions(dtype: str) -> StagedGraph:
 
 
 def _large() -> Iterator[tuple[str, StagedGraph, dict[int, np.ndarray]]]:
-    """Sizes around those of register tiles and cache blocks."""
-    tries: list[tuple[nn.Module, tuple[int, ...]]] = [
-        *((nn.Linear(k, n), (m, k)) for m, k, n in ((12, 384, 32), (13, 385, 33), (11, 383, 31), (193, 17, 1025))),
-        *((nn.Linear(k, n), (m, k)) for m, k, n in ((1, 129, 65), (65, 129, 1), (129, 1, 65), (25, 769, 95))),
-        *((nn.Conv2D(c, m, 3, padding=1), (n, c, s, s)) for n, c, m, s in ((2, 13, 25, 17), (3, 12, 12, 16))),
-        (nn.Conv2D(7, 11, 5, stride=2, padding=2), (2, 7, 33, 31)),
-        (nn.Conv2D(8, 8, 3, groups=8), (2, 8, 19, 35)),
-        (nn.ScaledDotProductAttention(66, 2, is_causal=True), (2, 131, 198)),
-        (nn.ScaledDotProductAttention(64, 1), (1, 65, 192)),
-        *((norm(n), (m, n)) for norm in (nn.LayerNorm, nn.RMSNorm) for m, n in ((67, 1025), (3, 511))),
-        (nn.BatchNorm2D(5), (3, 5, 37, 29)),
-        (nn.GroupNorm(2, 6), (3, 6, 31, 17)),
-        (nn.MaxPool2D(3, stride=2, padding=1), (2, 3, 67, 35)),
-        (nn.AvgPool2D(3, stride=2, padding=1), (2, 3, 67, 35)),
-    ]
-    for module, shape in tries:
-        case = Case(f"{module.describe()} on {list(shape)}", module, (np.ones(shape, np.float32),))
-        yield case.name, _record(case, "float32"), {}
+    """Sizes around those of register tiles, cache blocks and chunks."""
+    for size in sized():
+        for sample in size.row.samples:
+            case = size.row.case(sample)
+            graph = _record(case, "float32")
+            known = {
+                value.index: case.inputs[int(value.name[1:])]
+                for value in graph.inputs
+                if re.fullmatch(r"x\d+", value.name) and not np.issubdtype(value.dtype, np.floating)
+            }
+            yield case.name, graph, known
+    for elements in (1, 16383, 16384, 16385, 49153):
+        for optimizer in (nn.Adam(clip_norm=1.0), nn.SGD(momentum=0.9, nesterov=True), nn.SGD()):
+            graph = _sized(
+                training.optimizer_step(optimizer, "float32"), {"elements": elements, "runs": 1, "rows": 3, "steps": 5}
+            )
+            segments = np.array([[0, elements]])
+            tables = {"segments": segments, "counters": np.zeros(control.COUNTERS, np.int64)}
+            known = {v.index: tables[v.name] for v in graph.inputs if v.name in tables}
+            yield f"{type(optimizer).__name__} on {elements}", graph, known
+    for elements in (0, 1, 15, 16, 17, 12_501, 25_001):
+        yield f"memory of {elements}", _memory(elements), {}
+
+
+def _memory(elements: int) -> StagedGraph:
+    graph = StagedGraph("memory")
+    with staging(graph):
+        memory, value = graph.input("x", (elements,), "float32", mutable=True), graph.input("u", (elements,), "float32")
+        ops.assign(memory, value)
+        ops.accumulate(memory, value)
+        ops.axpy(memory, -2.0, value)
+        ops.polyak(memory, value, 0.25)
+        return graph.finish(ops.load(memory))
 
 
 def _half() -> Iterator[tuple[str, StagedGraph, dict[int, np.ndarray]]]:
@@ -341,6 +357,8 @@ def calls() -> tuple[Call, ...]:
     for make in (_rows, _training, _large, _half):
         for where, graph, known in make():
             for op in graph.ops:
+                if op.name == "noeira.gradient_norm":  # all is finite: the step is applied
+                    known |= {op.outputs[1].index: np.array([-1])}
                 if op.name not in NATIVE:
                     call = _concrete(op, graph, where, known)
                     key = (call.kernel, call.numbers, call.outputs, call.attributes, call.operands)

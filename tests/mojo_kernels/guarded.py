@@ -3,7 +3,7 @@
 python -m tests.mojo_kernels.guarded SOURCES PLACEMENT
 
 Every operand lies so that it ends where a page begins that may not be touched (PLACEMENT "end"), or begins where one
-ends ("start"): a read or write outside ends the process, whose last line of output names the call. The kernels are
+ends ("start"): a read or write outside ends the process, whose last words name the call. The kernels are
 those in SOURCES.
 """
 
@@ -24,6 +24,8 @@ from tests.mojo_kernels.calls import SIZES, Call, Plan, plans
 
 CPU = Device("cpu")
 PAGE = mmap.PAGESIZE
+RUNNING = "running"
+"""What the process says, with the kernel and the call, before every call."""
 
 
 class Fence:
@@ -88,7 +90,7 @@ def main(sources: str, placement: str) -> None:
     for plan in plans():
         for i, call in enumerate(plan.calls):
             label = f"{plan.name} {i}: {call.where} {[list(op.shape) for op in call.operands]}"
-            print(f"running {label}", flush=True)
+            print(f"{RUNNING} {call.kernel} {label}", file=sys.stderr, flush=True)
             digests[label] = run(compiled[plan.name], plan, call, placement)
             if run(compiled[plan.name], plan, call, placement) != digests[label]:
                 print(f"a second run differs: {label}", flush=True)
