@@ -35,6 +35,8 @@ class Repeat(Sequential):
         >>> from noeira.nn import LinearReLU, Repeat
         >>> Repeat(3, lambda: LinearReLU(8, 8))(np.ones((2, 8), np.float32)).shape
         (2, 8)
+
+    Source: Elementary.
     """
 
     def __init__(self, count: int, make: Callable[[], Module]):

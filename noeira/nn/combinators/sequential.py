@@ -33,6 +33,8 @@ class Sequential(Module):
         >>> net = Sequential(LinearReLU(784, 256), Linear(256, 10))
         >>> net(np.zeros((5, 784), np.float32)).shape
         (5, 10)
+
+    Source: PyTorch: `torch.nn.Sequential`.
     """
 
     def __init__(self, *modules: Module):

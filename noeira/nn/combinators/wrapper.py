@@ -67,6 +67,8 @@ class InitWith(Wrapper):
         >>> from noeira.nn import InitWith, Linear, Zero
         >>> float(abs(InitWith(Linear(3, 2), Zero()).init().named_parameters()["weight"].val).max())
         0.0
+
+    Source: Elementary.
     """
 
     def __init__(self, module: Module, initializer: Initializer):
@@ -97,6 +99,8 @@ class Tokenwise(Wrapper):
         >>> from noeira.nn import BatchNorm1D, Tokenwise
         >>> Tokenwise(BatchNorm1D(4))(np.ones((2, 5, 4), np.float32)).shape
         (2, 5, 4)
+
+    Source: Elementary.
     """
 
     def check_inputs(self, *inputs: Array) -> None:

@@ -32,6 +32,15 @@ class CrossEntropyLoss(Loss):
 
     Raises:
         ShapeError: A label is out of range, or the shapes do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import CrossEntropyLoss
+        >>> loss = CrossEntropyLoss()
+        >>> print(loss(np.zeros((2, 4), np.float32), np.array([1, 3])).round(4))
+        1.3863
+
+    Source: PyTorch: `torch.nn.CrossEntropyLoss`.
     """
 
     def __init__(

@@ -31,6 +31,12 @@ class MultiHeadAttention(Module):
     vjp:
         Those of the projections and of `ScaledDotProductAttention`. Saves what they save.
 
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import MultiHeadAttention
+        >>> MultiHeadAttention(8, 2)(np.ones((2, 5, 8), np.float32)).shape
+        (2, 5, 8)
+
     Source: Vaswani et al. 2017.
     """
 
@@ -89,6 +95,14 @@ class TransformerFFN(Sequential):
 
     vjp:
         Those of its two layers. Saves what they save.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import TransformerFFN
+        >>> TransformerFFN(8, 32)(np.ones((2, 5, 8), np.float32)).shape
+        (2, 5, 8)
+
+    Source: Vaswani et al. 2017.
     """
 
     def __init__(
@@ -130,6 +144,12 @@ class TransformerBlock(Module):
     vjp:
         dh = dy + norm_2.vjp(ffn.vjp(dropout.vjp(dy))), dx = dh + norm_1.vjp(attention.vjp(dropout.vjp(dh))).
         Saves what the parts save.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import TransformerBlock
+        >>> TransformerBlock(8, 2)(np.ones((2, 5, 8), np.float32)).shape
+        (2, 5, 8)
 
     Source: Radford et al. 2019 (pre-norm).
     """

@@ -209,6 +209,14 @@ class MaskedAttention(ScaledDotProductAttention):
 
     vjp:
         As `ScaledDotProductAttention`; a token that sees nothing gets 0 and gives 0 gradients. Saves the same.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import MaskedAttention, causal_mask
+        >>> MaskedAttention(8, 2, causal_mask(5))(np.ones((2, 5, 24), np.float32)).shape
+        (2, 5, 8)
+
+    Source: Vaswani et al. 2017.
     """
 
     def __init__(
@@ -265,6 +273,8 @@ class CrossAttention(_Heads):
         >>> q, kv = np.ones((2, 3, 8), np.float32), np.ones((2, 5, 8), np.float32)
         >>> CrossAttention(8, 2)(q, kv, kv, np.ones((2, 5), bool)).shape
         (2, 3, 8)
+
+    Source: Vaswani et al. 2017. PyTorch: `torch.nn.functional.scaled_dot_product_attention`.
     """
 
     def check_inputs(self, *inputs: Array) -> None:
@@ -305,6 +315,15 @@ class SelfAttentionPos(CrossAttention):
 
     vjp:
         As `CrossAttention`.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import SelfAttentionPos
+        >>> q, k, v = np.ones((3, 2, 5, 8), np.float32)
+        >>> SelfAttentionPos(8, 2)(q, k, v).shape
+        (2, 5, 8)
+
+    Source: Vaswani et al. 2017.
     """
 
     def check_inputs(self, *inputs: Array) -> None:
@@ -322,6 +341,15 @@ class SelfAttentionPosMasked(SelfAttentionPos):
 
     vjp:
         As `CrossAttention`.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import SelfAttentionPosMasked
+        >>> q, k, v = np.ones((3, 2, 5, 8), np.float32)
+        >>> SelfAttentionPosMasked(8, 2)(q, k, v, np.ones((2, 5), np.float32)).shape
+        (2, 5, 8)
+
+    Source: Vaswani et al. 2017.
     """
 
     def check_inputs(self, *inputs: Array) -> None:

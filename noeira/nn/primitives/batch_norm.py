@@ -124,6 +124,9 @@ class BatchNorm1D(BatchNorm):
     Shape:
         x [B, C] or [B, C, L], y the same; w, b and the running statistics [C].
 
+    vjp:
+        As `BatchNorm`.
+
     Example:
         >>> import numpy as np
         >>> from noeira.nn import BatchNorm1D
@@ -132,6 +135,8 @@ class BatchNorm1D(BatchNorm):
         [[-1.0], [1.0]]
         >>> f"{layer.running_var.val[0]:.3f}"
         '1.100'
+
+    Source: Ioffe and Szegedy 2015. PyTorch: `torch.nn.BatchNorm1d`.
     """
 
     ranks = (2, 3)
@@ -143,6 +148,17 @@ class BatchNorm2D(BatchNorm):
 
     Shape:
         x [B, C, H, W], y the same; w, b and the running statistics [C].
+
+    vjp:
+        As `BatchNorm`.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import BatchNorm2D
+        >>> BatchNorm2D(3)(np.ones((4, 3, 5, 5), np.float32)).shape
+        (4, 3, 5, 5)
+
+    Source: Ioffe and Szegedy 2015. PyTorch: `torch.nn.BatchNorm2d`.
     """
 
     ranks = (4,)
@@ -170,6 +186,8 @@ class BatchNorm2DAct(BatchNorm2D):
         >>> from noeira.nn import BatchNorm2DAct
         >>> float(BatchNorm2DAct(3)(np.random.rand(2, 3, 4, 4).astype(np.float32)).min())
         0.0
+
+    Source: Ioffe and Szegedy 2015. PyTorch: `torch.nn.BatchNorm2d`, then the activation.
     """
 
     def __init__(self, num_features: int, activation: str = "relu", **options: Any):

@@ -226,6 +226,8 @@ class Conv1D(_PlainConv):
         >>> from noeira.nn import Conv1D
         >>> Conv1D(2, 4, kernel_size=3, padding="same")(np.ones((5, 2, 7), np.float32)).shape
         (5, 4, 7)
+
+    Source: PyTorch: `torch.nn.Conv1d`.
     """
 
     axes = 1

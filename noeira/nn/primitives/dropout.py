@@ -23,6 +23,12 @@ class Dropout(Module):
     vjp:
         dx = mask dy / (1-p), with the mask of the forward. Saves the key that names the draw.
 
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Dropout
+        >>> print(Dropout(0.5).eval()(np.array([1.0, 2.0], np.float32)).round(3))
+        [1. 2.]
+
     Source: Srivastava et al. 2014.
     """
 

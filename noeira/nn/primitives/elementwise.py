@@ -29,6 +29,8 @@ class Formula(_Same):
 
     vjp:
         dx = dy f'(x). Saves x.
+
+    Source: The functions of `noeira.ops.formula`.
     """
 
     function: ClassVar[str]
@@ -51,6 +53,20 @@ class LeakyReLU(Formula):
 
     Args:
         negative_slope: The slope below 0.
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = dy where x > 0, else negative_slope dy. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LeakyReLU
+        >>> print(LeakyReLU()(np.array([-1.0, 2.0], np.float32)).round(3))
+        [-0.01  2.  ]
+
+    Source: Maas et al. 2013. PyTorch: `torch.nn.LeakyReLU`.
     """
 
     function = "leaky_relu"
@@ -71,6 +87,20 @@ class ELU(Formula):
 
     Args:
         alpha: What y tends to, negated, far below 0.
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = dy where x > 0, else dy alpha e^x. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import ELU
+        >>> print(ELU()(np.array([-1.0, 2.0], np.float32)).round(3))
+        [-0.632  2.   ]
+
+    Source: Clevert et al. 2015. PyTorch: `torch.nn.ELU`.
     """
 
     function = "elu"
@@ -92,6 +122,20 @@ class Softplus(Formula):
     Args:
         beta: Sharpness of the bend, positive.
         threshold: Where the function counts as linear.
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = dy / (1 + e^{-beta x}), and dy where beta x > threshold. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Softplus
+        >>> print(Softplus()(np.array([0.0, 1.0], np.float32)).round(3))
+        [0.693 1.313]
+
+    Source: Dugas et al. 2001. PyTorch: `torch.nn.Softplus`.
     """
 
     function = "softplus"
@@ -110,13 +154,43 @@ class Softplus(Formula):
 
 
 class Symlog(Formula):
-    """y = sign(x) log(1 + |x|), the inverse of Symexp (Hafner et al. 2023)."""
+    """y = sign(x) log(1 + |x|), the inverse of Symexp (Hafner et al. 2023).
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = dy / (1 + |x|). Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Symlog
+        >>> print(Symlog()(np.array([-1.0, 0.0], np.float32)).round(3))
+        [-0.693  0.   ]
+
+    Source: Hafner et al. 2023.
+    """
 
     function = "symlog"
 
 
 class Symexp(Formula):
-    """y = sign(x) (e^|x| - 1), the inverse of Symlog (Hafner et al. 2023)."""
+    """y = sign(x) (e^|x| - 1), the inverse of Symlog (Hafner et al. 2023).
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = dy e^|x|. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Symexp
+        >>> print(Symexp()(np.array([-1.0, 0.0], np.float32)).round(3))
+        [-1.718  0.   ]
+
+    Source: Hafner et al. 2023.
+    """
 
     function = "symexp"
 
@@ -127,6 +201,20 @@ class Clamp(Formula):
     Args:
         min: Lower limit.
         max: Upper limit.
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = dy where min <= x <= max, else 0. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Clamp
+        >>> print(Clamp(-1.0, 1.0)(np.array([-3.0, 0.5], np.float32)).round(3))
+        [-1.   0.5]
+
+    Source: PyTorch: `torch.clamp`.
     """
 
     function = "clamp"
@@ -155,6 +243,14 @@ class Scale(_Same):
 
     vjp:
         dx = multiplier dy. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Scale
+        >>> print(Scale(2.0)(np.array([-3.0, 0.5], np.float32)).round(3))
+        [-6.  1.]
+
+    Source: Elementary.
     """
 
     def __init__(self, multiplier: float = 1.0):
@@ -181,6 +277,14 @@ class CenterHalf(_Same):
 
     vjp:
         dx = dy. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import CenterHalf
+        >>> print(CenterHalf()(np.array([0.0, 1.0], np.float32)).round(3))
+        [-0.5  0.5]
+
+    Source: Elementary.
     """
 
     def forward(self, x: Array) -> tuple[Array, None]:
@@ -204,6 +308,14 @@ class StopGrad(_Same):
 
     vjp:
         dx = 0, whatever dy is. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import StopGrad
+        >>> print(StopGrad()(np.array([0.0, 1.0], np.float32)).round(3))
+        [0. 1.]
+
+    Source: PyTorch: `torch.Tensor.detach`.
     """
 
     def forward(self, x: Array) -> tuple[Array, None]:
@@ -226,6 +338,14 @@ class GradGate(_Same):
 
     vjp:
         dx = gate dy. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import GradGate
+        >>> print(GradGate(0.1)(np.array([0.0, 1.0], np.float32)))
+        [0. 1.]
+
+    Source: Elementary.
     """
 
     def __init__(self, gate: float = 1.0):
@@ -270,6 +390,8 @@ class Elementwise(_Same):
         >>> y, saved = square.forward(np.array([3.0]))
         >>> float(y[0]), float(square.vjp(saved, np.array([1.0]))[0])
         (9.0, 6.0)
+
+    Source: Elementary.
     """
 
     def __init__(
@@ -322,6 +444,8 @@ class BinaryElementwise(Module):
         >>> y, saved = product.forward(np.ones((2, 3)), np.full((3,), 4.0))
         >>> product.vjp(saved, np.ones((2, 3)))[1].tolist()
         [2.0, 2.0, 2.0]
+
+    Source: Elementary.
     """
 
     def __init__(

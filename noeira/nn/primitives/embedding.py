@@ -54,6 +54,8 @@ class Embedding(Module):
         >>> from noeira.nn import Embedding
         >>> Embedding(10, 3)(np.array([[2, 2, 0]])).shape
         (1, 3, 3)
+
+    Source: PyTorch: `torch.nn.Embedding`.
     """
 
     def __init__(

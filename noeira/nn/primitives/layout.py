@@ -26,6 +26,14 @@ class Flatten(Module):
 
     vjp:
         dx = dy in x's shape. Saves the shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Flatten
+        >>> Flatten()(np.ones((4, 3, 2), np.float32)).shape
+        (4, 6)
+
+    Source: PyTorch: `torch.nn.Flatten`.
     """
 
     def forward(self, x: Array) -> tuple[Array, Shape]:
@@ -51,6 +59,8 @@ class ToNCHW(Module):
         >>> from noeira.nn import ToNCHW
         >>> ToNCHW()(np.zeros((2, 5, 7, 3), np.float32)).shape
         (2, 3, 5, 7)
+
+    Source: PyTorch: `x.permute(0, 3, 1, 2)`.
     """
 
     def gives(self, width: Width | None) -> Width | None:
@@ -84,6 +94,8 @@ class Transpose2D(Module):
         >>> from noeira.nn import Transpose2D
         >>> Transpose2D()(np.zeros((2, 5, 3), np.float32)).shape
         (2, 3, 5)
+
+    Source: PyTorch: `x.mT`.
     """
 
     def check_inputs(self, *inputs: Array) -> None:
@@ -116,6 +128,8 @@ class Upsample2x(Module):
         >>> Upsample2x()(np.array([[[[1.0, 2.0]]]], np.float32))
         array([[[[1., 1., 2., 2.],
                  [1., 1., 2., 2.]]]], dtype=float32)
+
+    Source: PyTorch: `torch.nn.Upsample(scale_factor=2)`.
     """
 
     def gives(self, width: Width | None) -> Width | None:

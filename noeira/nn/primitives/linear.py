@@ -34,6 +34,8 @@ class Linear(Module):
         >>> from noeira.nn import Linear
         >>> Linear(3, 2)(np.ones((4, 3), np.float32)).shape
         (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, whose weight is the transpose.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, init: Initializer | None = None):
@@ -86,6 +88,14 @@ class LinearAct(Linear):
     vjp:
         dz = dy f'(z), dx = dz W^T, dW += x^T dz, db += sum of dz over rows. Saves x, and y for relu, tanh and
         sigmoid, z = x W + b for the others.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearAct
+        >>> LinearAct(3, 2, "relu")(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then the activation.
     """
 
     activation: ClassVar[str | None] = None
@@ -128,36 +138,126 @@ class LinearAct(Linear):
 
 
 class LinearReLU(LinearAct):
-    """y = max(x W + b, 0) in one kernel; see `LinearAct`."""
+    """y = max(x W + b, 0) in one kernel; see `LinearAct`.
+
+    Shape:
+        x [..., in_features], y [..., out_features]; W [in_features, out_features], b [out_features].
+
+    vjp:
+        As `LinearAct` with relu. Saves x and y.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearReLU
+        >>> LinearReLU(3, 2)(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then `torch.nn.ReLU`.
+    """
 
     activation = "relu"
 
 
 class LinearTanh(LinearAct):
-    """y = tanh(x W + b) in one kernel; see `LinearAct`."""
+    """y = tanh(x W + b) in one kernel; see `LinearAct`.
+
+    Shape:
+        x [..., in_features], y [..., out_features]; W [in_features, out_features], b [out_features].
+
+    vjp:
+        As `LinearAct` with tanh. Saves x and y.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearTanh
+        >>> LinearTanh(3, 2)(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then `torch.nn.Tanh`.
+    """
 
     activation = "tanh"
 
 
 class LinearSigmoid(LinearAct):
-    """y = 1 / (1 + exp(-(x W + b))) in one kernel; see `LinearAct`."""
+    """y = 1 / (1 + exp(-(x W + b))) in one kernel; see `LinearAct`.
+
+    Shape:
+        x [..., in_features], y [..., out_features]; W [in_features, out_features], b [out_features].
+
+    vjp:
+        As `LinearAct` with sigmoid. Saves x and y.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearSigmoid
+        >>> LinearSigmoid(3, 2)(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then `torch.nn.Sigmoid`.
+    """
 
     activation = "sigmoid"
 
 
 class LinearSwish(LinearAct):
-    """y = z sigmoid(z), z = x W + b, in one kernel; see `LinearAct`."""
+    """y = z sigmoid(z), z = x W + b, in one kernel; see `LinearAct`.
+
+    Shape:
+        x [..., in_features], y [..., out_features]; W [in_features, out_features], b [out_features].
+
+    vjp:
+        As `LinearAct` with silu. Saves x and z.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearSwish
+        >>> LinearSwish(3, 2)(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then `torch.nn.SiLU`.
+    """
 
     activation = "silu"
 
 
 class LinearMish(LinearAct):
-    """y = z tanh(log(1 + e^z)), z = x W + b, in one kernel; see `LinearAct`."""
+    """y = z tanh(log(1 + e^z)), z = x W + b, in one kernel; see `LinearAct`.
+
+    Shape:
+        x [..., in_features], y [..., out_features]; W [in_features, out_features], b [out_features].
+
+    vjp:
+        As `LinearAct` with mish. Saves x and z.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearMish
+        >>> LinearMish(3, 2)(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then `torch.nn.Mish`.
+    """
 
     activation = "mish"
 
 
 class LinearGELU(LinearAct):
-    """y = z Phi(z), z = x W + b, Phi the normal distribution (exact), in one kernel; see `LinearAct`."""
+    """y = z Phi(z), z = x W + b, Phi the normal distribution (exact), in one kernel; see `LinearAct`.
+
+    Shape:
+        x [..., in_features], y [..., out_features]; W [in_features, out_features], b [out_features].
+
+    vjp:
+        As `LinearAct` with gelu. Saves x and z.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LinearGELU
+        >>> LinearGELU(3, 2)(np.ones((4, 3), np.float32)).shape
+        (4, 2)
+
+    Source: PyTorch: `torch.nn.Linear`, then `torch.nn.GELU`.
+    """
 
     activation = "gelu"

@@ -84,6 +84,14 @@ class ZeroLinear(Linear):
 
     vjp:
         As `Linear`. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import ZeroLinear
+        >>> print(ZeroLinear(2, 1)(np.array([[1.0, 2.0]], np.float32)).round(3))
+        [[0.]]
+
+    Source: Peebles and Xie 2023.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
@@ -113,6 +121,8 @@ class FeedForwardGELU(Module):
         >>> from noeira.nn import FeedForwardGELU
         >>> FeedForwardGELU(8, 32)(np.ones((2, 5, 8), np.float32)).shape
         (2, 5, 8)
+
+    Source: Vaswani et al. 2017; Hendrycks and Gimpel 2016.
     """
 
     def __init__(

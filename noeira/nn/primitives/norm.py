@@ -145,6 +145,14 @@ class LayerNormNoAffine(RowNorm):
 
     vjp:
         dx = rstd (dy - mean(dy) - n mean(dy n)), n = (x - mean) rstd. Saves x and three numbers a row.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LayerNormNoAffine
+        >>> LayerNormNoAffine(5)(np.ones((4, 5), np.float32)).shape
+        (4, 5)
+
+    Source: Ba et al. 2016.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5):
@@ -171,6 +179,14 @@ class LayerNormAct(RowNorm):
     vjp:
         dz = dy f'(.), then as LayerNorm. Saves x, three numbers a row, and y for relu, tanh and sigmoid; for the
         others z is computed again.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LayerNormAct
+        >>> LayerNormAct(5, "tanh")(np.ones((4, 5), np.float32)).shape
+        (4, 5)
+
+    Source: Ba et al. 2016.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], activation: str, eps: float = 1e-5):
@@ -211,6 +227,12 @@ class RMSNorm(RowNorm):
         With n = x rstd and g = dy w: dx = rstd (g - n mean(g n)), dw += sum of dy n over rows. Saves x and three
         numbers a row.
 
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import RMSNorm
+        >>> RMSNorm(5)(np.ones((4, 5), np.float32)).shape
+        (4, 5)
+
     Source: Zhang and Sennrich 2019.
     """
 
@@ -239,6 +261,12 @@ class GroupNorm(Module):
     vjp:
         As LayerNorm with the group as the row; dw_c and db_c are summed over samples and positions. Saves x and three
         numbers a group.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import GroupNorm
+        >>> GroupNorm(2, 6)(np.ones((4, 6, 5, 5), np.float32)).shape
+        (4, 6, 5, 5)
 
     Source: Wu and He 2018.
     """
@@ -292,6 +320,14 @@ class ConvRMSNorm(Module):
     vjp:
         With r = 1 / sqrt(mean(x^2) + eps) and g = dy w: dx = r (g - x r^2 mean(g x)), dw_c += sum of dy x r over
         samples and positions. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import ConvRMSNorm
+        >>> ConvRMSNorm(6)(np.ones((4, 6, 5, 5), np.float32)).shape
+        (4, 6, 5, 5)
+
+    Source: Zhang and Sennrich 2019, over the channels of each position.
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-4):
@@ -344,6 +380,12 @@ class SimNorm(Module):
     vjp:
         dx = y (dy - sum of y dy over the group). Saves y.
 
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import SimNorm
+        >>> SimNorm(12, 3)(np.ones((4, 12), np.float32)).shape
+        (4, 12)
+
     Source: Lavoie et al. 2022; TD-MPC2, Hansen et al. 2024.
     """
 
@@ -393,6 +435,14 @@ class MinMaxNorm(Module):
     vjp:
         With s = 1 / (max - min): dx = s dy, plus s (sum dy y - sum dy) at the first minimum and - s sum dy y at the
         first maximum. Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import MinMaxNorm
+        >>> print(MinMaxNorm(3)(np.array([[1.0, 2.0, 5.0]], np.float32)).round(3))
+        [[0.   0.25 1.  ]]
+
+    Source: Schrittwieser et al. 2020.
     """
 
     def __init__(self, features: int, eps: float = 1e-5):

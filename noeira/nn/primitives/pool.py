@@ -88,6 +88,8 @@ class MaxPool2D(_WindowPool):
         >>> from noeira.nn import MaxPool2D
         >>> MaxPool2D(2)(np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4))
         array([[[[5., 7.]]]], dtype=float32)
+
+    Source: PyTorch: `torch.nn.MaxPool2d`.
     """
 
     def __init__(
@@ -152,6 +154,8 @@ class AvgPool2D(_MeanPool, _WindowPool):
         >>> from noeira.nn import AvgPool2D
         >>> AvgPool2D(2)(np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4))
         array([[[[2.5, 4.5]]]], dtype=float32)
+
+    Source: PyTorch: `torch.nn.AvgPool2d`.
     """
 
     def __init__(
@@ -192,6 +196,8 @@ class AdaptiveAvgPool2D(_MeanPool):
         >>> from noeira.nn import AdaptiveAvgPool2D
         >>> AdaptiveAvgPool2D(1)(np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4))
         array([[[[3.5]]]], dtype=float32)
+
+    Source: PyTorch: `torch.nn.AdaptiveAvgPool2d`.
     """
 
     def __init__(self, output_size: int | Sizes):

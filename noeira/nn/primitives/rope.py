@@ -90,6 +90,14 @@ class RepeatKVHeads(Module):
     vjp:
         dx[b, k] = sum of dy[b, g] over g // repeats = k. Saves nothing. Attention itself takes fewer key heads
         directly (`num_kv_heads`), without copies.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import RepeatKVHeads
+        >>> RepeatKVHeads(3)(np.ones((2, 2, 5, 7), np.float32)).shape
+        (2, 6, 5, 7)
+
+    Source: Ainslie et al. 2023.
     """
 
     def __init__(self, repeats: int):
@@ -133,6 +141,14 @@ class QKVToMajor(Module):
 
     vjp:
         The same permutation back. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import QKVToMajor
+        >>> QKVToMajor(4)(np.ones((2, 5, 12), np.float32)).shape
+        (2, 3, 5, 4)
+
+    Source: Elementary.
     """
 
     def __init__(self, embed_dim: int):

@@ -41,6 +41,14 @@ class Softmax(_LastAxis):
 
     vjp:
         dx = y (dy - sum_k y_k dy_k). Saves y.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Softmax
+        >>> print(Softmax()(np.array([[1e4, 0.0]], np.float32)).round(3))
+        [[1. 0.]]
+
+    Source: PyTorch: `torch.nn.Softmax`.
     """
 
     def forward(self, x: Array) -> tuple[Array, Array]:
@@ -66,6 +74,14 @@ class LogSoftmax(_LastAxis):
 
     vjp:
         dx = dy - e^y sum_k dy_k. Saves y.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import LogSoftmax
+        >>> print(LogSoftmax()(np.array([[0.0, 0.0]], np.float32)).round(3))
+        [[-0.693 -0.693]]
+
+    Source: PyTorch: `torch.nn.LogSoftmax`.
     """
 
     def forward(self, x: Array) -> tuple[Array, Array]:

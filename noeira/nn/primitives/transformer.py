@@ -31,6 +31,14 @@ class BiasAdd(Module):
 
     vjp:
         dx = dy, db += sum of dy over the leading axes. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import BiasAdd
+        >>> BiasAdd(3)(np.ones((4, 3), np.float32)).shape
+        (4, 3)
+
+    Source: Elementary.
     """
 
     def __init__(self, *shape: int, init: Initializer | None = None):
@@ -83,6 +91,12 @@ class SwiGLU(Module):
 
     vjp:
         du = dy silu(v), dv = dy u silu'(v). Saves x.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import SwiGLU
+        >>> SwiGLU(4)(np.ones((2, 3, 8), np.float32)).shape
+        (2, 3, 4)
 
     Source: Shazeer 2020.
     """
@@ -146,6 +160,15 @@ class Gate(_Conditioned):
     vjp:
         dx = dy, d gate = dy branch, d branch = dy gate, the latter two summed over broadcast axes. Saves gate and
         branch.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Gate
+        >>> x, gate, branch = np.ones((3, 2, 4, 8), np.float32)
+        >>> Gate(8)(x, gate, branch).shape
+        (2, 4, 8)
+
+    Source: Peebles and Xie 2023.
     """
 
     def forward(self, x: Array, gate: Array, branch: Array) -> tuple[Array, Any]:
@@ -173,6 +196,13 @@ class Modulate(_Conditioned):
         dx = dy (1 + scale), d scale = dy x, d shift = dy, the latter two summed over broadcast axes. Saves x and
         scale.
 
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Modulate
+        >>> x, scale, shift = np.ones((3, 2, 4, 8), np.float32)
+        >>> Modulate(8)(x, scale, shift).shape
+        (2, 4, 8)
+
     Source: Peebles and Xie 2022.
     """
 
@@ -196,6 +226,14 @@ class TokenMean(Module):
 
     vjp:
         dx[:, s, :] = dy / S. Saves the shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import TokenMean
+        >>> TokenMean()(np.ones((2, 3, 8), np.float32)).shape
+        (2, 8)
+
+    Source: Elementary.
     """
 
     def gives(self, width: Width | None) -> Width | None:
@@ -245,6 +283,12 @@ class SinusoidalPosAdd(Module):
 
     vjp:
         dx = dy. Saves nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import SinusoidalPosAdd
+        >>> SinusoidalPosAdd(3, 8)(np.ones((2, 3, 8), np.float32)).shape
+        (2, 3, 8)
 
     Source: Vaswani et al. 2017.
     """
