@@ -35,6 +35,7 @@ class Sample:
         inputs: Its inputs.
         scale: Factor of the normal inputs.
         step: Overrides the row's.
+        compiled: Whether `tests/nn/test_families` compiles it too; not where it would repeat what others show.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Sample:
     inputs: tuple[Input, ...]
     scale: float = 1.0
     step: float | None = None
+    compiled: bool = True
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,18 @@ def _elementwise(name: str, cls: type, function: str, make: Make | None = None, 
     )  # fmt: skip
 
 
+def _dropout_mask(shape: tuple[int, ...], p: float, name: str) -> np.ndarray:
+    """What the first draw of a layer of this name keeps."""
+    key = fold_in(np.array([SEED, 1, 0]), stream_of(name))
+    words = bits(int(np.prod(shape)), seed=SEED, step=1, stream=int(key[2])).astype(np.uint64)
+    return (words >= threshold(p)).reshape(shape)
+
+
 def _dropout_twin(layer: nn.Dropout) -> Twin:
     def twin(params: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         if not layer.training or layer.p == 0:
             return x
-        key = fold_in(np.array([SEED, 1, 0]), stream_of("Dropout#1"))
-        words = bits(x.numel(), seed=SEED, step=1, stream=int(key[2])).astype(np.uint64)
-        kept = torch.tensor((words >= threshold(layer.p)).reshape(x.shape))
+        kept = torch.tensor(_dropout_mask(tuple(x.shape), layer.p, "Dropout#1"))
         return torch.where(kept, x / (1 - layer.p), torch.zeros_like(x)) if layer.p < 1 else x * 0
 
     return twin

@@ -145,6 +145,26 @@ def absolute(x: Array) -> Array:
 
 
 @op
+def sin(x: Array) -> Array:
+    """Sine; NaN at infinities."""
+    with np.errstate(invalid="ignore"):
+        return np.sin(x)
+
+
+@op
+def cos(x: Array) -> Array:
+    """Cosine; NaN at infinities."""
+    with np.errstate(invalid="ignore"):
+        return np.cos(x)
+
+
+@op
+def floor_divide(a: Array, b: Array) -> Array:
+    """The quotient rounded down."""
+    return np.floor_divide(a, b)
+
+
+@op
 def greater(a: Array, b: Array) -> Array:
     """Whether a > b, elementwise: booleans."""
     return np.greater(a, b)
@@ -192,11 +212,11 @@ def sign(x: Array) -> Array:
     return where(greater(x, 0), 1.0, where(greater(0, x), -1.0, x))
 
 
-for _op in (add, subtract, multiply, divide):
+for _op in (add, subtract, multiply, divide, floor_divide):
     _op.staged(_binary(_op.__name__))  # type: ignore[attr-defined]
 for _op in (greater, greater_equal, equal):
     _op.staged(_binary(_op.__name__, "bool"))  # type: ignore[attr-defined]
-for _op in (log, sqrt, absolute):
+for _op in (log, sqrt, absolute, sin, cos):
     _op.staged(_unary(_op.__name__))  # type: ignore[attr-defined]
 
 

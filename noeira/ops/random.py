@@ -12,8 +12,12 @@ import hashlib
 import numpy as np
 
 from noeira.ops import control
-from noeira.ops.dispatch import Array, emit, op
-from noeira.runtime.staging import Spec
+from noeira.ops.dispatch import Array, emit, known_size, op, size
+from noeira.ops.elementwise import add, cast, cos, floor_divide, log, multiply, sqrt
+from noeira.ops.pieces import split
+from noeira.ops.reduce import sum_axis
+from noeira.ops.shape import reshape
+from noeira.runtime.staging import Shape, Spec
 
 _FOLD_STREAM = 0xF01D
 _LOW = np.uint64(0xFFFFFFFF)
@@ -69,3 +73,66 @@ def fold_in(key: Array, number: int) -> Array:
 @fold_in.staged
 def _(key: Array, number: int) -> Array:
     return emit("noeira.fold_in", [key, np.array([number], np.int64)], [Spec((3,), "int64")])[0]
+
+
+# ---- normal numbers --------------------------------------------------------------------------------------------------
+#
+# Philox makes one 64-bit key a draw, and the counter generator Squares (Widynski, "Squares: a fast counter-based RNG",
+# 2020) makes the numbers from it: integer arithmetic that the compiler fuses with what follows.
+
+_TWO32 = np.array([1 << 32], np.uint64)
+
+
+def _squares(counters: Array, key: Array) -> Array:
+    """32 random bits for each counter: the middle of squares, four rounds. Both are uint64."""
+    y = multiply(counters, key)
+    z = add(y, key)
+    x = y
+    for term in (y, z, y):
+        x = add(multiply(x, x), term)
+        x = add(floor_divide(x, _TWO32), multiply(x, _TWO32))  # the halves change places
+    return floor_divide(add(multiply(x, x), z), _TWO32)
+
+
+def _squares_key(ones_and_zeros: Array) -> Array:
+    """The odd key, uint64 [1], that 64 random bits make; they are float64, and the lowest is not used."""
+    powers = np.tile(2.0 ** np.arange(32), 2)
+    powers[0] = 0
+    halves = cast(sum_axis(reshape(multiply(ones_and_zeros, powers), (2, 32)), 1), "uint64")
+    low, high = split(halves, (1, 1))
+    return add(add(low, multiply(high, _TWO32)), np.array([1], np.uint64))
+
+
+def _box_muller(counters: Array, key: Array) -> Array:
+    """A normal number for each counter, from the words 2 i and 2 i + 1, in float64."""
+    first = multiply(counters, np.array([2], np.uint64))
+    u, v = (
+        multiply(add(cast(_squares(c, key), "float64"), 0.5), 2.0**-32)
+        for c in (first, add(first, np.array([1], np.uint64)))
+    )
+    return multiply(sqrt(multiply(log(u), -2.0)), cos(multiply(v, 2 * np.pi)))
+
+
+@op
+def normal(key: Array, shape: Shape, dtype: str = "float32") -> Array:
+    """Standard normal numbers, by the Box-Muller transform in float64, rounded once.
+
+    Element i is a pure function of (key, i): the same draw can be made again anywhere.
+
+    Args:
+        key: int64 [3], names the draw (`fold_in`).
+        shape: Shape of the result.
+        dtype: Its dtype.
+    """
+    seed, step, stream = (int(value) for value in key[:3])
+    words = bits(64, seed=seed, stream=stream, step=step)
+    counters = np.arange(known_size(shape), dtype=np.uint64)
+    return _box_muller(counters, _squares_key((words >> 31).astype(np.float64))).reshape(shape).astype(dtype)  # type: ignore[arg-type]
+
+
+@normal.staged
+def _(key: Array, shape: Shape, dtype: str = "float32") -> Array:
+    half, one = np.array([1 << 31], np.int64), np.array([1.0])
+    kept = emit("noeira.dropout", [np.ones(64), key, half, one], [Spec((64,), "float64")])[0]  # the words' top bits
+    counters = emit("iota", [key], [Spec((size(shape),), "uint64")])[0]
+    return cast(reshape(_box_muller(counters, _squares_key(kept)), shape), dtype)

@@ -32,6 +32,32 @@ def _dim(dim: int | str) -> Dim:
     return result
 
 
+def _axis(op: StagedOp) -> int:
+    return int(dict(op.attributes)["axis"])
+
+
+def _along(x: Any, op: StagedOp, other: Any, this: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
+    """One item an axis: `this` of the op's attributes for its axis, `other` for the rest."""
+    return [this(dict(op.attributes)) if axis == _axis(op) else other for axis in range(x.rank)]
+
+
+def _positions(attributes: Mapping[str, Any]) -> slice:
+    return slice(attributes["start"], attributes["stop"])
+
+
+def _margins(attributes: Mapping[str, Any]) -> tuple[int, int]:
+    return attributes["before"], attributes["after"]
+
+
+def _iota(spec: Spec, device: DeviceRef) -> Any:
+    """0, 1, 2, ...; as int64 on the way, whose count may be free."""
+    count = _dim(spec.shape[0])
+    start, step = (ops.constant(n, DType.int64, device=device) for n in (0, 1))
+    stop = ops.reshape(ops.shape_to_tensor([count]), [])
+    numbers = ops.range(start, stop, step, out_dim=count, dtype=DType.int64, device=device)
+    return ops.cast(numbers, DType[spec.dtype])
+
+
 NATIVE: dict[str, Native] = {
     "reshape": lambda v, op: ops.reshape(v[0], _shape(op.outputs[0].spec)),
     "add": lambda v, op: ops.add(v[0], v[1]),
@@ -47,6 +73,15 @@ NATIVE: dict[str, Native] = {
     "equal": lambda v, op: ops.equal(v[0], v[1]),
     "where": lambda v, op: ops.where(v[0], v[1], v[2]),
     "cast": lambda v, op: ops.cast(v[0], DType[op.outputs[0].spec.dtype]),
+    "sin": lambda v, op: ops.sin(v[0]),
+    "cos": lambda v, op: ops.cos(v[0]),
+    "floor_divide": lambda v, op: ops.floor_div(v[0], v[1]),
+    "slice": lambda v, op: ops.slice_tensor(v[0], _along(v[0], op, slice(None), _positions)),
+    "pad": lambda v, op: ops.pad(v[0], [n for pair in _along(v[0], op, (0, 0), _margins) for n in pair]),
+    "concat": lambda v, op: ops.concat(v, axis=_axis(op)),
+    "broadcast_to": lambda v, op: ops.broadcast_to(v[0], _shape(op.outputs[0].spec)),
+    "iota": lambda v, op: _iota(op.outputs[0].spec, v[0].device),
+    "count": lambda v, op: ops.cast(ops.shape_to_tensor([v[0].shape[_axis(op)]]), DType[op.outputs[0].spec.dtype]),
 }
 """Ops that MAX has itself and that are right and fast there."""
 

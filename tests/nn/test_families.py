@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from noeira.runtime.programs import Program, build
-from tests import catalogue_linear, catalogue_models
+from tests import catalogue_linear, catalogue_models, catalogue_random, catalogue_rl
 from tests.catalogue import Mistake, Row, Sample
 from tests.compare import (
     GATES,
@@ -18,22 +18,41 @@ from tests.compare import (
     assert_float32,
     assert_identical,
     assert_propagates,
+    assert_torch,
     reference,
 )
-from tests.compiled import CPU, run_case, stage
+from tests.compiled import CPU, run, run_case, stage
 
-FAMILIES = (catalogue_linear, catalogue_models)
+FAMILIES = (catalogue_linear, catalogue_models, catalogue_random, catalogue_rl)
 ROWS = [row for family in FAMILIES for row in family.ROWS]
-CASES = pytest.mark.parametrize(
-    ("row", "sample"), [pytest.param(row, s, id=f"{row.name}, {s.label}") for row in ROWS for s in row.samples]
-)
-MISTAKES = [pytest.param(m, id=f"{row.name}, {m.label}") for row in ROWS for m in row.mistakes]
+GATED = [row for family in FAMILIES for row in getattr(family, "GATED", ())]
+
+
+def _cases(rows: list[Row], *, compiled: bool = False) -> Any:
+    return pytest.mark.parametrize(
+        ("row", "sample"),
+        [
+            pytest.param(row, sample, id=f"{row.name}, {sample.label}")
+            for row in rows
+            for sample in row.samples
+            if sample.compiled or not compiled
+        ],
+    )
+
+
+CASES = _cases([*ROWS, *GATED], compiled=True)
+MISTAKES = [pytest.param(m, id=f"{row.name}, {m.label}") for row in [*ROWS, *GATED] for m in row.mistakes]
 
 
 @pytest.mark.parametrize("gate", [*GATES, assert_accumulates], ids=lambda gate: gate.__name__.removeprefix("assert_"))
-@CASES
+@_cases(ROWS)
 def test_gate(row: Row, sample: Sample, gate: Any) -> None:
     gate(row.case(sample))
+
+
+@_cases(GATED)
+def test_agrees_with_pytorch(row: Row, sample: Sample) -> None:
+    assert_torch(row.case(sample))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -58,8 +77,8 @@ def _name(row: Row, sample: Sample) -> str:
 def programs() -> dict[str, Program]:
     """All programs of all families: one compilation."""
     graphs = {}
-    for row in ROWS:
-        for sample in row.samples:
+    for row in [*ROWS, *GATED]:
+        for sample in (sample for sample in row.samples if sample.compiled):
             case, name = row.case(sample), _name(row, sample)
             if name not in graphs:
                 graphs[name] = stage(name, case.subject, _shapes(case))
@@ -82,6 +101,22 @@ def test_non_finite_numbers_come_out_as_in_the_reference(
     row: Row, sample: Sample, programs: dict[str, Program]
 ) -> None:
     assert_propagates(row.case(sample), lambda case: run_case(programs[_name(row, sample)], case))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("wrong", [-1, 5, 2**31 - 1])
+def test_an_id_out_of_range_picks_nan_and_reads_nothing_else(wrong: int, programs: dict[str, Program]) -> None:
+    ids = np.array([3, wrong, 0], np.int32)
+    rng = np.random.default_rng(5)
+    for name, shape in (("GatherActionSlice", (3, 5, 11)), ("GatherCols", (3, 5))):
+        row = next(row for row in ROWS if row.name == name)
+        x = rng.standard_normal(shape).astype(np.float32)
+        index = ids if len(shape) == 3 else ids[:, None]
+        u = np.ones((3, shape[-1]) if len(shape) == 3 else (3, 1), np.float32)
+        y, dx = run(programs[_name(row, row.samples[0])], {"x0": x, "x1": index, "u": u})
+        assert np.isnan(y[1]).all() and not dx[1].any()
+        assert np.array_equal(y[0], x[0, 3] if len(shape) == 3 else x[0, 3:4])
+        assert np.array_equal(y[2], x[2, 0] if len(shape) == 3 else x[2, :1])
 
 
 LAYOUTS = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from noeira.ops.random import bits, fold_in, philox, stream_of
+from noeira.ops.random import bits, fold_in, normal, philox, stream_of
 
 ONES = 0xFFFFFFFF
 
@@ -55,3 +55,47 @@ def test_folding_gives_new_keys_and_keeps_seed_and_step():
 def test_streams_are_named():
     assert stream_of("0#1") != stream_of("1#0")
     assert 0 <= stream_of("anything") < 2**32
+
+
+def squares(counter: int, key: int) -> int:
+    """Widynski's generator, in Python's integers."""
+    rotated = lambda x: (x >> 32 | x << 32) % 2**64  # noqa: E731
+    y = counter * key % 2**64
+    z = (y + key) % 2**64
+    x = rotated((y * y + y) % 2**64)
+    x = rotated((x * x + z) % 2**64)
+    x = rotated((x * x + y) % 2**64)
+    return (x * x + z) % 2**64 >> 32
+
+
+def test_normal_numbers_come_from_squares_with_a_key_from_philox():
+    key = np.array([5, 7, 11], np.int64)
+    tops = [int(word) >> 31 for word in bits(64, seed=5, step=7, stream=11)]
+    inner = sum(bit << i for i, bit in enumerate(tops)) | 1
+    for i, z in enumerate(normal(key, (50,), "float64")):
+        u, v = ((squares(2 * i + j, inner) + 0.5) / 2**32 for j in (0, 1))
+        assert z == pytest.approx(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v), rel=1e-13, abs=1e-13)
+
+
+def test_normal_numbers_are_normal():
+    n = 1 << 14
+    moments = []
+    for seed in range(40):
+        z = normal(np.array([seed, 1, 2], np.int64), (n,), "float64")
+        following = np.sqrt(n) * np.mean(z[1:] * z[:-1])
+        fourth = (np.mean(z**4) - 3) * np.sqrt(n / 96)
+        moments.append([z.mean() * np.sqrt(n), (z.var() - 1) * np.sqrt(n / 2), fourth, following])
+    deviations = np.array(moments)  # each entry is about N(0, 1)
+    assert np.abs(deviations).max() < 4.5
+    assert np.abs(deviations.mean(axis=0)).max() < 4.5 / np.sqrt(40)
+    assert deviations.std(axis=0).min() > 0.6 and deviations.std(axis=0).max() < 1.5
+
+
+def test_a_normal_number_depends_on_its_key_and_place_alone():
+    key = np.array([1, 2, 3], np.int64)
+    long = normal(key, (40, 5))
+    assert np.array_equal(normal(key, (3, 5)), long[:3]) and normal(key, (0, 5)).shape == (0, 5)
+    assert np.array_equal(normal(key, (200,)), long.reshape(-1))
+    draws = {normal(np.array(k, np.int64), (4,)).tobytes() for k in ((1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4))}
+    assert len(draws) == 4
+    assert np.array_equal(normal(key, (9,), "float64").astype(np.float32), normal(key, (9,)))

@@ -4,7 +4,7 @@ from noeira.nn.combinators.checkpointed import Checkpointed
 from noeira.nn.combinators.repeat import Repeat
 from noeira.nn.combinators.residual import ProjectedResidual, Residual
 from noeira.nn.combinators.sequential import Sequential
-from noeira.nn.combinators.wrapper import InitWith, Tokenwise
+from noeira.nn.combinators.wrapper import InitWith, StopGradParams, Tokenwise
 
 __all__ = [
     "Checkpointed",
@@ -13,5 +13,6 @@ __all__ = [
     "Repeat",
     "Residual",
     "Sequential",
+    "StopGradParams",
     "Tokenwise",
 ]

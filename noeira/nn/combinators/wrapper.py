@@ -119,3 +119,43 @@ class Tokenwise(Wrapper):
         kept, shape, inner = saved
         grad = self.module.vjp(kept, reshape(grad_output, inner))
         return None if grad is None else reshape(grad, shape)
+
+
+class StopGradParams(Wrapper):
+    """A module used without being trained by this use: its parameters get no gradient, its input does.
+
+    y = f(x)
+
+    So an actor's loss goes through a critic that another loss trains: elsewhere in the model, or in another model, the
+    same module is trained as ever. (`Module.freeze` stops a module's training everywhere, its weight decay included.
+    An optimizer over a model that holds f only in here sees gradients of 0.)
+
+    Args:
+        module: f.
+
+    Shape:
+        As f.
+
+    vjp:
+        dx as that of f; nothing is added to the parameters' gradients, and nothing computed for them. Saves what f
+        saves.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import Linear, StopGradParams
+        >>> net = StopGradParams(Linear(3, 2))
+        >>> y, saved = net.forward(np.ones((4, 3), np.float32))
+        >>> net.vjp(saved, y).shape, float(abs(net.module.weight.grd).max())
+        ((4, 3), 0.0)
+    """
+
+    def vjp(self, saved: Any, grad_output: Array) -> Any:
+        """The input gradient of the module inside."""
+        params = [param for param in self.module.named_parameters().values() if param.trainable]
+        for param in params:
+            param.trainable = False
+        try:
+            return self.module.vjp(saved, grad_output)
+        finally:
+            for param in params:
+                param.trainable = True

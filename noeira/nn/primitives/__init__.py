@@ -12,8 +12,10 @@ from noeira.nn.primitives.attention import (
     causal_mask,
 )
 from noeira.nn.primitives.batch_norm import BatchNorm, BatchNorm1D, BatchNorm2D, BatchNorm2DAct
+from noeira.nn.primitives.block_linear import BlockLinear
 from noeira.nn.primitives.conv import Conv1D, Conv2D, Conv2DTranspose
-from noeira.nn.primitives.dropout import Dropout
+from noeira.nn.primitives.dropout import Dropout, HashDropout
+from noeira.nn.primitives.dueling import DuelingHead, DuelingHeadC51
 from noeira.nn.primitives.elementwise import (
     ELU,
     BinaryElementwise,
@@ -42,6 +44,7 @@ from noeira.nn.primitives.linear import (
     LinearTanh,
 )
 from noeira.nn.primitives.linear_pieces import FeedForwardGELU, TiedLinear, ZeroLinear
+from noeira.nn.primitives.noisy import NoisyLinear
 from noeira.nn.primitives.norm import (
     ConvRMSNorm,
     GroupNorm,
@@ -52,8 +55,13 @@ from noeira.nn.primitives.norm import (
     RMSNorm,
     SimNorm,
 )
+from noeira.nn.primitives.per_sample import L1MaskedPerSample, MSEPerSample
+from noeira.nn.primitives.pieces import Concat, GatherActionSlice, GatherCols, Slice
 from noeira.nn.primitives.pool import AdaptiveAvgPool2D, AvgPool2D, MaxPool2D
+from noeira.nn.primitives.reduce import PairwiseDot, Reduce, ReduceMax
 from noeira.nn.primitives.rope import QKVToMajor, RepeatKVHeads, RoPE
+from noeira.nn.primitives.sampling import GaussianVAE, RSample
+from noeira.nn.primitives.sigreg import SIGReg
 from noeira.nn.primitives.softmax import LogSoftmax, Softmax
 from noeira.nn.primitives.transformer import BiasAdd, Gate, Modulate, SinusoidalPosAdd, SwiGLU, TokenMean
 
@@ -69,22 +77,31 @@ __all__ = [
     "BatchNorm2DAct",
     "BiasAdd",
     "BinaryElementwise",
+    "BlockLinear",
     "CenterHalf",
     "Clamp",
+    "Concat",
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
     "ConvRMSNorm",
     "CrossAttention",
     "Dropout",
+    "DuelingHead",
+    "DuelingHeadC51",
     "Elementwise",
     "Embedding",
     "FeedForwardGELU",
     "Flatten",
     "Formula",
     "Gate",
+    "GatherActionSlice",
+    "GatherCols",
+    "GaussianVAE",
     "GradGate",
     "GroupNorm",
+    "HashDropout",
+    "L1MaskedPerSample",
     "LayerNorm",
     "LayerNormAct",
     "LayerNormNoAffine",
@@ -98,18 +115,25 @@ __all__ = [
     "LinearSwish",
     "LinearTanh",
     "LogSoftmax",
+    "MSEPerSample",
     "MaskedAttention",
     "MaxPool2D",
     "MinMaxNorm",
     "Mish",
     "Modulate",
+    "NoisyLinear",
+    "PairwiseDot",
     "PixelShuffle",
     "PositionEmbedding",
     "QKVToMajor",
     "RMSNorm",
+    "RSample",
     "ReLU",
+    "Reduce",
+    "ReduceMax",
     "RepeatKVHeads",
     "RoPE",
+    "SIGReg",
     "Scale",
     "ScaledDotProductAttention",
     "SelfAttentionPos",
@@ -118,6 +142,7 @@ __all__ = [
     "Sigmoid",
     "SimNorm",
     "SinusoidalPosAdd",
+    "Slice",
     "Softmax",
     "Softplus",
     "StopGrad",

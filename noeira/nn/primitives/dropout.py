@@ -34,8 +34,13 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5):
         if not 0 <= p <= 1:
-            raise ValueError(f"Dropout: expected a probability p between 0 and 1, got {p!r}")
+            raise ValueError(f"{type(self).__name__}: expected a probability p between 0 and 1, got {p!r}")
         self.p = float(p)
+
+    @property
+    def active(self) -> bool:
+        """Whether it drops: while training."""
+        return self.training
 
     def gives(self, width: Width | None) -> Width | None:
         """The input's width."""
@@ -47,7 +52,7 @@ class Dropout(Module):
 
     def forward(self, x: Array) -> tuple[Array, Array | None]:
         """X -> masked x while training, x itself in evaluation; saves the key."""
-        if not self.training or self.p == 0:
+        if not self.active or self.p == 0:
             return x, None
         key = context.draw()
         return dropout(x, key, self.p), key
@@ -55,3 +60,48 @@ class Dropout(Module):
     def vjp(self, saved: Array | None, grad_output: Array) -> Array:
         """Dy -> dy under the same mask."""
         return grad_output if saved is None else dropout(grad_output, saved, self.p)
+
+
+class HashDropout(Dropout):
+    """Dropout with a switch of its own, whatever the mode: on in evaluation, or off while batch norm goes on training.
+
+    y = x mask / (1 - p) while `dropout` is True, x otherwise
+
+    As in `Dropout` the mask is hashed from (seed, layer, step, element), and drawn again in the vjp. The step is that
+    of training: in evaluation it stands still, and so do the masks.
+
+    Args:
+        p: Probability of zeroing, 0 to 1.
+        dropout: The switch; changing the attribute changes the program.
+
+    Shape:
+        Any; the output has the input's.
+
+    vjp:
+        dx = mask dy / (1-p), with the mask of the forward. Saves the key that names the draw.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import HashDropout
+        >>> layer, x = HashDropout(0.5).eval(), np.ones((4, 64), np.float32)
+        >>> bool((layer(x) == 0).any())
+        True
+        >>> layer.dropout = False
+        >>> bool((layer.train()(x) == x).all())
+        True
+
+    Source: Srivastava et al. 2014; Salmon et al. 2011 (the hash).
+    """
+
+    def __init__(self, p: float = 0.5, dropout: bool = True):
+        super().__init__(p)
+        self.dropout = bool(dropout)
+
+    @property
+    def active(self) -> bool:
+        """The switch."""
+        return self.dropout
+
+    def extra_repr(self) -> str:
+        """The probability, and the switch where it is off."""
+        return super().extra_repr() + ("" if self.dropout else ", dropout=False")
