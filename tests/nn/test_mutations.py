@@ -9,7 +9,7 @@ import pytest
 
 from noeira import nn
 from noeira.ops import activation_grad
-from tests import catalogue
+from tests import catalogue, catalogue_random, catalogue_rl
 from tests.compare import (
     Case,
     assert_accumulates,
@@ -42,6 +42,11 @@ class Mutation:
 def input_grad(change: Callable[[np.ndarray], np.ndarray]) -> Mutator:
     """The input gradient changed."""
     return lambda vjp: lambda self, saved, grad: change(vjp(self, saved, grad))
+
+
+def input_grads(change: Callable[[np.ndarray], np.ndarray]) -> Mutator:
+    """Those of all inputs that have one changed."""
+    return lambda vjp: lambda self, saved, grad: tuple(None if g is None else change(g) for g in vjp(self, saved, grad))
 
 
 def param_grad(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Mutator:
@@ -132,6 +137,22 @@ def _flatten_swapped(self: Any, shape: Any, grad: Any) -> Any:
     return grad.reshape(shape[0], *shape[:0:-1]).T.reshape(shape)
 
 
+def _cut(sizes: Any, grad: np.ndarray) -> Any:
+    return tuple(np.split(grad, np.cumsum(sizes)[:-1], axis=-1))
+
+
+def _gathered_once(self: Any, saved: Any, grad: Any) -> Any:
+    """GatherCols' vjp that sets where it should add."""
+    ids, count = saved
+    dx = np.zeros((*ids.shape[:-1], count), grad.dtype)
+    np.put_along_axis(dx, ids, grad, axis=-1)
+    return dx, None
+
+
+def _uncentred(grad: np.ndarray) -> np.ndarray:
+    return np.concatenate([grad.sum(-1, keepdims=True), grad], -1)
+
+
 SOFT = "CrossEntropyLoss, probabilities, smoothing, class weights"
 
 MUTATIONS = (
@@ -173,12 +194,36 @@ MUTATIONS = (
     Mutation("CrossEntropyLoss, class weights", "weights forgotten", without("class_weight", None)),
     Mutation(SOFT, "weights forgotten", without("class_weight", None)),
     Mutation("CrossEntropyLoss, probabilities", "halved", input_grad(half)),
+    Mutation("Slice", "one place off", input_grad(lambda g: np.roll(g, 1, axis=-1))),
+    Mutation("Concat", "in the wrong order", instead(lambda self, sizes, grad: _cut(sizes, np.flip(grad, -1)))),
+    Mutation("GatherCols", "a column that is named twice counts once", instead(_gathered_once), sample=1),
+    Mutation("GatherActionSlice", "to the next action", input_grads(lambda g: np.roll(g, 1, axis=-2))),
+    Mutation("Reduce, mean", "not divided", input_grad(lambda g: 5 * g)),
+    Mutation("ReduceMax", "to the place behind", input_grad(lambda g: np.roll(g, 1, axis=-1))),
+    Mutation("PairwiseDot", "halved", input_grads(half)),
+    Mutation("MSEPerSample", "a factor 2 lost", input_grads(half)),
+    Mutation("L1MaskedPerSample", "of another sign", input_grads(np.negative)),
+    Mutation("DuelingHead", "not centred", instead(lambda self, saved, grad: _uncentred(grad))),
+    Mutation("BlockLinear", "blocks exchanged", param_grad("weight", lambda g: g[::-1])),
+    Mutation("BlockLinear", "db lost", param_grad("bias", lambda g: 0 * g)),
+    Mutation("NoisyLinear", "noise of the next step", saved_as(lambda kept: (kept[0], kept[1] + np.array([0, 1, 0])))),
+    Mutation("NoisyLinear", "widths not trained", param_grad("weight_sigma", lambda g: 0 * g)),
+    Mutation("NoisyLinear", "bias widths lose the noise", param_grad("bias_sigma", np.abs)),
+    Mutation("RSample", "noise of the next step", saved_as(lambda kept: (kept[0], kept[1] + np.array([0, 1, 0])))),
+    Mutation("RSample", "greedy gradient", saved_as(lambda kept: (kept[0], None))),
+    Mutation("GaussianVAE", "no gradient through the deviation", saved_as(lambda kept: (kept[0], None))),
+    Mutation("SIGReg", "other projections", saved_as(lambda kept: (kept[0], kept[1] + np.array([0, 1, 0])))),
+    Mutation("SIGReg", "of another sign", input_grad(np.negative)),
+    Mutation("HashDropout", "mask of the next step", saved_as(lambda key: key + np.array([0, 1, 0]))),
 )
+
+
+ROWS = (*catalogue.ROWS, *catalogue_rl.ROWS, *catalogue_random.ROWS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.row}: {m.fault}")
 def test_gates_see_the_fault(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = next(row for row in catalogue.ROWS if row.name == mutation.row)
+    row = next(row for row in ROWS if row.name == mutation.row)
     sample = row.samples[mutation.sample]
     monkeypatch.setattr(row.cls, "vjp", mutation.mutate(row.cls.vjp))
     for gate in mutation.gates:

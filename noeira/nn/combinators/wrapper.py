@@ -147,6 +147,8 @@ class StopGradParams(Wrapper):
         >>> y, saved = net.forward(np.ones((4, 3), np.float32))
         >>> net.vjp(saved, y).shape, float(abs(net.module.weight.grd).max())
         ((4, 3), 0.0)
+
+    Source: Haarnoja et al. 2018 (an actor's loss through a critic).
     """
 
     def vjp(self, saved: Any, grad_output: Array) -> Any:

@@ -55,6 +55,8 @@ class MSEPerSample(_PerSample):
         >>> from noeira.nn import MSEPerSample
         >>> MSEPerSample()(np.array([[1.0, 3.0]], np.float32), np.zeros((1, 2), np.float32)).tolist()
         [[5.0]]
+
+    Source: PyTorch: `F.mse_loss` without its mean over samples.
     """
 
     def check_inputs(self, *inputs: Array) -> None:

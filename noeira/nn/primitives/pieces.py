@@ -40,6 +40,8 @@ class Slice(Module):
         >>> from noeira.nn import Slice
         >>> Slice(1, 3)(np.arange(5.0, dtype=np.float32)[None]).tolist()
         [[1.0, 2.0]]
+
+    Source: PyTorch: `torch.narrow`.
     """
 
     def __init__(self, start: int, stop: int, axis: int = -1):
@@ -83,6 +85,8 @@ class Concat(Module):
         >>> from noeira.nn import Concat
         >>> Concat()(np.zeros((2, 3), np.float32), np.zeros((2, 4), np.float32)).shape
         (2, 7)
+
+    Source: PyTorch: `torch.cat`.
     """
 
     def __init__(self, axis: int = -1):
@@ -125,6 +129,8 @@ class GatherCols(Module):
         >>> from noeira.nn import GatherCols
         >>> GatherCols()(np.array([[5.0, 6.0, 7.0]], np.float32), np.array([[2]])).tolist()
         [[7.0]]
+
+    Source: PyTorch: `torch.gather`; Mnih et al. 2015 (the values of the actions taken).
     """
 
     def check_inputs(self, *inputs: Array) -> None:
@@ -164,6 +170,8 @@ class GatherActionSlice(Module):
         >>> from noeira.nn import GatherActionSlice
         >>> GatherActionSlice()(np.arange(6, dtype=np.float32).reshape(1, 3, 2), np.array([2])).tolist()
         [[4.0, 5.0]]
+
+    Source: Bellemare et al. 2017 (C51).
     """
 
     def check_inputs(self, *inputs: Array) -> None:

@@ -65,6 +65,8 @@ class Reduce(_OverAxis):
         >>> from noeira.nn import Reduce
         >>> Reduce("mean")(np.array([[1.0, 3.0]], np.float32)).tolist()
         [2.0]
+
+    Source: PyTorch: `torch.sum` and `torch.mean`.
     """
 
     def __init__(self, mode: str = "sum", axis: int = -1, keepdims: bool = False):
@@ -111,6 +113,8 @@ class ReduceMax(_OverAxis):
         >>> from noeira.nn import ReduceMax
         >>> ReduceMax()(np.array([[1.0, 3.0, 2.0]], np.float32)).tolist()
         [3.0]
+
+    Source: PyTorch: `torch.max` over a dimension.
     """
 
     def forward(self, x: Array) -> tuple[Array, Any]:
@@ -140,6 +144,8 @@ class PairwiseDot(Module):
         >>> from noeira.nn import PairwiseDot
         >>> PairwiseDot()(np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)).shape
         (2, 4)
+
+    Source: Oord et al. 2018 (contrastive logits).
     """
 
     def check_inputs(self, *inputs: Array) -> None:
