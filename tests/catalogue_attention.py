@@ -183,7 +183,7 @@ MASK_MISTAKES = (
     Mistake(
         "unknown kind",
         lambda: nn.build_modality_mask("all", [0, 1]),
-        r"expected a kind out of encoder, decoder, wm_agent, got 'all'",
+        r"expected a kind out of encoder, decoder, wm_agent, wm_agent_isolated, wm_agent_bc, got 'all'",
         ValueError,
     ),
 )

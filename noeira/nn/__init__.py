@@ -31,7 +31,15 @@ from noeira.nn.core import (
 )
 from noeira.nn.datasets import MNIST, ArrayDataset, FashionMNIST
 from noeira.nn.loss import CrossEntropyLoss, Loss
-from noeira.nn.models import GPT, GPTConfig, MultiHeadAttention, TransformerBlock, TransformerFFN
+from noeira.nn.models import (
+    GPT,
+    DecoderBlock,
+    GPTConfig,
+    MultiHeadAttention,
+    MultiHeadCrossAttention,
+    TransformerBlock,
+    TransformerFFN,
+)
 from noeira.nn.optimizer import (
     SGD,
     Adam,
@@ -67,6 +75,7 @@ from noeira.nn.primitives import (
     Dropout,
     DuelingHead,
     DuelingHeadC51,
+    DynamicsSpaceAttention,
     Elementwise,
     Embedding,
     FeedForwardGELU,
@@ -97,6 +106,7 @@ from noeira.nn.primitives import (
     MaxPool2D,
     MinMaxNorm,
     Mish,
+    ModalitySpaceAttention,
     Modulate,
     MSEPerSample,
     NoisyLinear,
@@ -123,6 +133,7 @@ from noeira.nn.primitives import (
     Slice,
     Softmax,
     Softplus,
+    SpaceTimeTranspose,
     StopGrad,
     SwiGLU,
     Swish,
@@ -172,10 +183,12 @@ __all__ = [
     "Cosine",
     "CrossAttention",
     "CrossEntropyLoss",
+    "DecoderBlock",
     "Deterministic",
     "Dropout",
     "DuelingHead",
     "DuelingHeadC51",
+    "DynamicsSpaceAttention",
     "Elementwise",
     "Embedding",
     "EpochRecord",
@@ -215,9 +228,11 @@ __all__ = [
     "MaxPool2D",
     "MinMaxNorm",
     "Mish",
+    "ModalitySpaceAttention",
     "Modulate",
     "Module",
     "MultiHeadAttention",
+    "MultiHeadCrossAttention",
     "NoisyLinear",
     "NonFiniteError",
     "Normal",
@@ -253,6 +268,7 @@ __all__ = [
     "Slice",
     "Softmax",
     "Softplus",
+    "SpaceTimeTranspose",
     "State",
     "Step",
     "StopGrad",

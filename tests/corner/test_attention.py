@@ -166,9 +166,13 @@ def test_rope_pairings_differ() -> None:
 
 
 def test_modality_masks() -> None:
-    seen = {kind: (nn.build_modality_mask(kind, [0, 1, 1, 2]) == 0).astype(int).tolist() for kind in
-            ("encoder", "decoder", "wm_agent")}  # fmt: skip
+    kinds = ("encoder", "decoder", "wm_agent", "wm_agent_isolated", "wm_agent_bc")
+    seen = {kind: (nn.build_modality_mask(kind, [0, 1, 1, 2]) == 0).astype(int).tolist() for kind in kinds}
     assert seen["encoder"] == [[1, 1, 1, 1], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
     assert seen["decoder"] == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 0, 0, 1]]
-    assert seen["wm_agent"] == [[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+    assert seen["wm_agent"] == [[1, 1, 1, 1]] * 4
+    assert seen["wm_agent_isolated"] == [[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+    assert seen["wm_agent_bc"] == [[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+    for kind in kinds[2:]:  # no agents: the world model as it is without them
+        assert (nn.build_modality_mask(kind, [0, 1, 1, 2], special=5) == 0).all()
     assert (nn.all_allow_mask(3) == 0).all()

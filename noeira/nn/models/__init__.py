@@ -1,6 +1,15 @@
 """Models, made of the layers and combinators."""
 
+from noeira.nn.models.decoder import DecoderBlock, MultiHeadCrossAttention
 from noeira.nn.models.gpt import GPT, GPTConfig
 from noeira.nn.models.transformer import MultiHeadAttention, TransformerBlock, TransformerFFN
 
-__all__ = ["GPT", "GPTConfig", "MultiHeadAttention", "TransformerBlock", "TransformerFFN"]
+__all__ = [
+    "GPT",
+    "DecoderBlock",
+    "GPTConfig",
+    "MultiHeadAttention",
+    "MultiHeadCrossAttention",
+    "TransformerBlock",
+    "TransformerFFN",
+]

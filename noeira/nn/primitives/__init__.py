@@ -63,6 +63,7 @@ from noeira.nn.primitives.rope import QKVToMajor, RepeatKVHeads, RoPE
 from noeira.nn.primitives.sampling import GaussianVAE, RSample
 from noeira.nn.primitives.sigreg import SIGReg
 from noeira.nn.primitives.softmax import LogSoftmax, Softmax
+from noeira.nn.primitives.space_time import DynamicsSpaceAttention, ModalitySpaceAttention, SpaceTimeTranspose
 from noeira.nn.primitives.transformer import BiasAdd, Gate, Modulate, SinusoidalPosAdd, SwiGLU, TokenMean
 
 __all__ = [
@@ -89,6 +90,7 @@ __all__ = [
     "Dropout",
     "DuelingHead",
     "DuelingHeadC51",
+    "DynamicsSpaceAttention",
     "Elementwise",
     "Embedding",
     "FeedForwardGELU",
@@ -120,6 +122,7 @@ __all__ = [
     "MaxPool2D",
     "MinMaxNorm",
     "Mish",
+    "ModalitySpaceAttention",
     "Modulate",
     "NoisyLinear",
     "PairwiseDot",
@@ -145,6 +148,7 @@ __all__ = [
     "Slice",
     "Softmax",
     "Softplus",
+    "SpaceTimeTranspose",
     "StopGrad",
     "SwiGLU",
     "Swish",

@@ -19,7 +19,7 @@ from noeira.ops.attention import (
 )
 from noeira.ops.dispatch import Array
 
-MODALITY_MASKS = ("encoder", "decoder", "wm_agent")
+MODALITY_MASKS = ("encoder", "decoder", "wm_agent", "wm_agent_isolated", "wm_agent_bc")
 
 
 def causal_mask(tokens: int) -> np.ndarray:
@@ -43,12 +43,22 @@ def build_modality_mask(kind: str, modality: Any, special: int = 0) -> np.ndarra
 
     - "encoder": latent tokens see everything, the others their own modality only.
     - "decoder": latent tokens see each other only, the others their own modality and the latents.
-    - "wm_agent": agent tokens see everything, and nothing else sees them.
+    - "wm_agent": every token sees every token.
+    - "wm_agent_isolated": agent tokens see agent tokens only, the others each other only (pretraining, in which the
+      agent tokens play no part).
+    - "wm_agent_bc": agent tokens see everything, the others each other only: what an agent wants cannot change what
+      the world model predicts (behaviour cloning, imagination).
 
     Args:
         kind: One of the above.
         modality: [S] integers, one a token.
-        special: The modality of the latent (encoder, decoder) or agent tokens.
+        special: The modality of the latent (encoder, decoder) or agent tokens. Where no token has it, all the agent
+            masks allow everything.
+
+    Example:
+        >>> from noeira.nn import build_modality_mask
+        >>> (build_modality_mask("wm_agent_bc", [1, 2, 5], special=5) == 0).astype(int).tolist()
+        [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
 
     Source: Hafner, Yan, Lillicrap, "Training Agents Inside of Scalable World Models", 2025.
     """
@@ -62,6 +72,10 @@ def build_modality_mask(kind: str, modality: Any, special: int = 0) -> np.ndarra
         case "decoder":
             return _additive(own | chosen[None, :])
         case "wm_agent":
+            return _additive(np.ones(own.shape, bool))
+        case "wm_agent_isolated":
+            return _additive(chosen[:, None] == chosen[None, :])
+        case "wm_agent_bc":
             return _additive(chosen[:, None] | ~chosen[None, :])
     raise ValueError(f"build_modality_mask: expected a kind out of {', '.join(MODALITY_MASKS)}, got {kind!r}")
 
