@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from noeira.runtime.programs import Program, build
-from tests import catalogue_linear, catalogue_models, catalogue_random, catalogue_rl, catalogue_tokens
+from tests import (
+    catalogue_combinators,
+    catalogue_linear,
+    catalogue_models,
+    catalogue_random,
+    catalogue_rl,
+    catalogue_tokens,
+)
 from tests.catalogue import Mistake, Row, Sample
 from tests.compare import (
     GATES,
@@ -24,6 +31,8 @@ from tests.compare import (
 from tests.compiled import CPU, run, run_case, stage
 
 FAMILIES = (catalogue_linear, catalogue_models, catalogue_random, catalogue_rl, catalogue_tokens)
+FAMILIES = (catalogue_linear, catalogue_models, catalogue_random, catalogue_rl)
+FAMILIES = (catalogue_linear, catalogue_models, catalogue_combinators)
 ROWS = [row for family in FAMILIES for row in family.ROWS]
 GATED = [row for family in FAMILIES for row in getattr(family, "GATED", ())]
 

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch.nn.functional as F
 
+from noeira import nn
 from noeira.nn import CompositionError, Linear, ReLU, Sequential
+from tests.compare import Case, assert_accumulates, assert_central_differences, assert_dot_product, assert_torch
 from tests.repo.test_manifests import ROOT
 
 
@@ -29,6 +32,40 @@ def test_a_module_of_your_own():
     dx = module.vjp(saved, dy)
     np.testing.assert_allclose(dx, dy * module.a.val * (1 - np.tanh(x) ** 2))
     np.testing.assert_allclose(module.a.grd, (np.tanh(x) * dy).sum(axis=0))
+
+
+def test_a_model_composed_of_modules():
+    block = block_with("class GatedNet")
+    assert len([line for line in block[block.index("class") :].splitlines() if line]) <= 15
+    names = {}
+    exec(block, names)
+    net = names["GatedNet"](4, 6, 3)
+
+    def twin(params, x):
+        def linear(name, x):
+            return x @ params[f"{name}.weight"] + params[f"{name}.bias"]
+
+        h = linear("stem", x)
+        for i in range(2):
+            norm = F.layer_norm(h, (6,), params[f"blocks.{i}.0.weight"], params[f"blocks.{i}.0.bias"])
+            h = h + F.gelu(linear(f"blocks.{i}.1", norm))
+        return linear("head", h * linear("gate", x))
+
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    case = Case("GatedNet", net.eval(), (x,), twin, step=1e-3)
+    for gate in (assert_torch, assert_dot_product, assert_central_differences, assert_accumulates):
+        gate(case)
+    trained, labels = names["GatedNet"](4, 16, 2), (x[:, 0] > 0).astype(np.int32)
+    nn.seed(0)
+    losses, optimizer = [], nn.Adam(1e-2)
+    for _ in range(60):
+        trained.zero_grad()
+        y, saved = trained.forward(x)
+        loss, kept = nn.CrossEntropyLoss().forward(y, labels)
+        trained.vjp(saved, nn.CrossEntropyLoss().vjp(kept))
+        losses.append(float(loss))
+        optimizer.step(trained)
+    assert losses[-1] < 0.1 * losses[0]
 
 
 def test_the_error_shown_is_the_error_raised():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.combinators.width import text
 from noeira.nn.core.errors import CompositionError, ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -42,7 +43,7 @@ class Residual(Module):
         if expected is not None and given is not None and expected != given:
             raise CompositionError(
                 f"Residual: expected a module that keeps its input's width, got {module.describe()}, "
-                f"which expects {_text(expected)} and gives {_text(given)}; see ProjectedResidual"
+                f"which expects {text(expected)} and gives {text(given)}; see ProjectedResidual"
             )
 
     def expects(self) -> Width | None:
@@ -105,7 +106,7 @@ class ProjectedResidual(Module):
             if a is not None and b is not None and a != b:
                 raise CompositionError(
                     f"ProjectedResidual: expected two modules that {what} one width, got {main.describe()} with "
-                    f"{_text(a)} and {skip.describe()} with {_text(b)}"
+                    f"{text(a)} and {skip.describe()} with {text(b)}"
                 )
 
     def expects(self) -> Width | None:
@@ -138,8 +139,3 @@ def _module(owner: Module, module: object) -> Module:
     if not isinstance(module, Module):
         raise CompositionError(f"{type(owner).__name__}: expected a module, got {type(module).__name__}")
     return module
-
-
-def _text(width: Width) -> str:
-    axis, size = width
-    return f"{size} features on axis {axis}"

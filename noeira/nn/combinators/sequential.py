@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from noeira.nn.combinators.width import entering, fits, text
 from noeira.nn.core.errors import CompositionError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -49,12 +50,12 @@ class Sequential(Module):
         giver = ""
         for index, module in enumerate(self.layers):
             expected = module.expects()
-            if width is not None and expected is not None and not _fits(width, expected):
+            if width is not None and expected is not None and not fits(width, expected):
                 raise CompositionError(
-                    f"Sequential: module '{index}' ({module.describe()}) expects {_text(expected)}, "
-                    f"but {giver} gives {_text(width)}"
+                    f"Sequential: module '{index}' ({module.describe()}) expects {text(expected)}, "
+                    f"but {giver} gives {text(width)}"
                 )
-            given = module.gives(_entering(width, expected))
+            given = module.gives(entering(width, expected))
             if given != width or not giver:
                 giver = f"module '{index}' ({module.describe()})"
             width = given
@@ -71,7 +72,7 @@ class Sequential(Module):
     def gives(self, width: Width | None) -> Width | None:
         """The chain's output width."""
         for module in self.layers:
-            width = module.gives(_entering(width, module.expects()))
+            width = module.gives(entering(width, module.expects()))
         return width
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
@@ -104,22 +105,3 @@ class Sequential(Module):
         for module, kept in zip(reversed(self.layers), reversed(saved), strict=True):
             grad_output = module.vjp(kept, grad_output)
         return grad_output
-
-
-def _fits(given: Width, expected: Width) -> bool:
-    """Whether the widths may belong together.
-
-    Features on the last axis are on axis 1 as well where there are two axes (BatchNorm1D behind a Linear); the first
-    call knows more.
-    """
-    return given == expected or (given[0] == -1 and expected[0] == 1)
-
-
-def _entering(width: Width | None, expected: Width | None) -> Width | None:
-    """What is known of a module's input: what it expects, unless the module before counts by the last axis."""
-    return width if expected is None or (width is not None and width[0] == -1) else expected
-
-
-def _text(width: Width) -> str:
-    axis, size = width
-    return f"{size} features on axis {axis}"

@@ -1,5 +1,6 @@
 """Module, Param, State, arenas and initializers."""
 
+from noeira.nn.core.composition import composed
 from noeira.nn.core.context import seed
 from noeira.nn.core.errors import CompositionError, NonFiniteError, ShapeError, UninitializedError
 from noeira.nn.core.initializer import (
@@ -35,6 +36,7 @@ __all__ = [
     "Width",
     "Xavier",
     "Zero",
+    "composed",
     "hard_copy_",
     "polyak_",
     "seed",

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +68,8 @@ def path(depth: int = 0) -> str:
     for parent, child in pairwise(running.stack[depth:]):
         if child is parent:  # a subclass calling super().forward
             continue
-        found = next((name for name, module in parent.named_children() if module is child), None)
+        within = chain(parent.named_children(), parent.named_borrowed())
+        found = next((name for name, module in within if module is child), None)
         names.append(type(child).__name__ if found is None else found)
     return join(*names)
 

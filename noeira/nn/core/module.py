@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from noeira.nn.core import context
+from noeira.nn.core import composition, context
 from noeira.nn.core.arena import Arena
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Draw, Initializer, Kaiming
@@ -31,6 +31,9 @@ class Module:
       hidden state, so a module may be applied twice.
     - `vjp(saved, grad_output) -> grad_input`: adds into its parameters' gradients, returns the input's.
 
+    A forward that only calls other modules may be marked `@composed`: it returns the output alone, and the vjp is the
+    composition of theirs.
+
     Parameters (`Param`), states (`State`) and children (`Module`, or lists and dicts of them) are found by walking
     attributes; there is nothing to register. On NumPy arrays everything runs at once, without compiling.
     """
@@ -40,6 +43,10 @@ class Module:
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
+        if getattr(cls.__dict__.get("forward"), "is_composed", False):
+            if "vjp" in cls.__dict__:
+                raise TypeError(f"{cls.__name__}: a composed forward has its vjp already; define one or the other")
+            cls.vjp = _composed_vjp  # type: ignore[method-assign]
         for name in ("forward", "vjp"):
             if name in cls.__dict__:
                 setattr(cls, name, _located(cls.__dict__[name], name))
@@ -54,6 +61,9 @@ class Module:
 
     def __call__(self, *inputs: Array, **options: Any) -> Array:
         """`forward` without the saved part; floating-point arrays are converted to the model's dtype."""
+        recorder = composition.recorder_for(inputs)
+        if recorder is not None:
+            return recorder.apply(self, inputs, options)
         if staging.active() is None and not context.running.stack:
             dtype = _placement(self.named_parameters())[1]
             inputs = tuple(x.astype(dtype) if _is_float_array(x) and x.dtype != dtype else x for x in inputs)
@@ -103,6 +113,10 @@ class Module:
             elif isinstance(value, list | tuple | dict):
                 items = value.items() if isinstance(value, dict) else enumerate(value)
                 yield from ((f"{name}.{key}", item) for key, item in items if isinstance(item, Module))
+
+    def named_borrowed(self) -> Iterator[tuple[str, Module]]:
+        """Modules this one runs but does not own, with the names they go by here; not part of any walk."""
+        yield from ()
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all below it with dotted paths; a shared module appears once."""
@@ -279,6 +293,11 @@ class Module:
         return summarize(self, *input_shapes)
 
 
+def _composed_vjp(self: Module, saved: Any, grad_output: Any) -> Any:
+    """The modules' vjps in reverse order; gradients of values that were read more than once are added up."""
+    return composition.pull(saved, grad_output)
+
+
 def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap forward or vjp: keep the stack of running modules, check inputs, and say where an error arose."""
 
@@ -291,6 +310,10 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             self.init_missing()
             _require_host(self)
         is_super_call = not outermost and running.stack[-1] is self
+        if name == "forward" and any(True for _ in composition.values_in(args)):
+            if is_super_call and getattr(method, "is_composed", False):
+                return method(self, *args, **kwargs)
+            raise TypeError(f"call {self.describe()} itself, not its forward: {composition.RULE}")
         running.stack.append(self)
         try:
             if name != "forward":

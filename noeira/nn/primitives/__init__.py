@@ -1,6 +1,7 @@
 """Leaf layers, one family a file."""
 
 from noeira.nn.primitives.activation import GELU, Activation, Mish, ReLU, Sigmoid, SiLU, Swish, Tanh
+from noeira.nn.primitives.arithmetic import Add, Divide, Multiply, Subtract
 from noeira.nn.primitives.attention import (
     CrossAttention,
     MaskedAttention,
@@ -71,6 +72,7 @@ __all__ = [
     "GELU",
     "Activation",
     "AdaptiveAvgPool2D",
+    "Add",
     "AvgPool2D",
     "BatchNorm",
     "BatchNorm1D",
@@ -87,6 +89,7 @@ __all__ = [
     "Conv2DTranspose",
     "ConvRMSNorm",
     "CrossAttention",
+    "Divide",
     "Dropout",
     "DuelingHead",
     "DuelingHeadC51",
@@ -124,6 +127,7 @@ __all__ = [
     "Mish",
     "ModalitySpaceAttention",
     "Modulate",
+    "Multiply",
     "NoisyLinear",
     "PairwiseDot",
     "PixelShuffle",
@@ -150,6 +154,7 @@ __all__ = [
     "Softplus",
     "SpaceTimeTranspose",
     "StopGrad",
+    "Subtract",
     "SwiGLU",
     "Swish",
     "Symexp",

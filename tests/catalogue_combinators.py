@@ -1,0 +1,230 @@
+"""Rows of arithmetic, graphs, composed forwards and conditional stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from noeira import nn
+from tests.catalogue import Input, Mistake, Row, Sample, _zeros
+from tests.compare import Twin
+
+Params = dict[str, torch.Tensor]
+
+
+def _affine(params: Params, name: str, x: torch.Tensor) -> torch.Tensor:
+    y = x @ params[f"{name}.weight"]
+    return y + params[f"{name}.bias"] if f"{name}.bias" in params else y
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def _away_from_zero(*shape: int) -> Input:
+    return lambda rng: (rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape)).astype(np.float32)
+
+
+PAIRS = (
+    Sample("rank 2", (), ((7, 5), _away_from_zero(7, 5))),
+    Sample("batch 1", (), ((1, 3), _away_from_zero(1, 3))),
+    Sample("broadcast", (), ((3, 1, 5), _away_from_zero(3, 4, 1))),
+    Sample("large magnitudes", (), ((3, 5), _away_from_zero(3, 5)), 1e4),
+    Sample("empty batch", (), ((0, 5), _away_from_zero(0, 5))),
+)
+
+
+def _arithmetic(cls: type, function: Callable[[Any, Any], Any]) -> Row:
+    name = cls.__name__
+    return Row(name, cls, cls, lambda _: lambda params, a, b: function(a, b), ("chain",), PAIRS,
+        (Mistake("three inputs", lambda: cls()(_zeros(1, 1), _zeros(1, 1), _zeros(1, 1)),
+                 rf"module {name}\(\): expected 2 inputs, got 3"),
+         Mistake("shapes that do not broadcast", lambda: cls()(_zeros(2, 3), _zeros(2, 4)),
+                 "could not be broadcast", ValueError)))  # fmt: skip
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+
+
+def diamond() -> nn.ComputeGraph:
+    """Two inputs; a value read three times, a layer used twice, a node declared before what it reads."""
+    shared = nn.LinearTanh(5, 5)
+    return nn.ComputeGraph(
+        nn.InputSlot("x", 5),
+        nn.InputSlot("c", (-1, 3)),
+        nn.Node("once", shared, "x"),
+        nn.Node("sum", nn.Add(), "twice", "gate", "once"),
+        nn.Node("gate", nn.Sequential(nn.Linear(3, 5), nn.Sigmoid()), "c"),
+        nn.Node("twice", shared, "once"),
+        nn.Node("product", nn.Multiply(), "sum", "once"),
+        nn.Node("y", nn.Linear(5, 2), "product"),
+    )
+
+
+def _diamond(params: Params, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    once = torch.tanh(_affine(params, "once", x))
+    twice = torch.tanh(_affine(params, "once", once))
+    total = twice + torch.sigmoid(_affine(params, "gate.0", c)) + once
+    return _affine(params, "y", total * once)
+
+
+class Borrower(nn.Module):
+    """Owns what its graph borrows: the graph's external node is the model's encoder."""
+
+    def __init__(self) -> None:
+        self.encoder = nn.LinearTanh(5, 4)
+        self.graph = nn.ComputeGraph(
+            nn.InputSlot("a"),
+            nn.InputSlot("b"),
+            nn.ExternalNode("left", self.encoder, "a"),
+            nn.ExternalNode("right", self.encoder, "b"),
+            nn.Node("product", nn.Multiply(), "left", "right"),
+            nn.Node("y", nn.Linear(4, 3), "product"),
+        )
+
+    @nn.composed
+    def forward(self, a: Any, b: Any) -> Any:
+        return self.graph(a, b)
+
+
+def _borrower(params: Params, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    left, right = (torch.tanh(_affine(params, "encoder", x)) for x in (a, b))
+    return _affine(params, "graph.y", left * right)
+
+
+class Tour(nn.Module):
+    """Everything a composed forward may do."""
+
+    def __init__(self) -> None:
+        self.layers = [nn.LinearTanh(5, 5), nn.LinearGELU(5, 5)]
+        self.scale = nn.Sequential(nn.Linear(5, 5), nn.Softplus())
+        self.head = nn.Linear(5, 3)
+
+    @nn.composed
+    def forward(self, x: Any) -> Any:
+        h = x
+        for layer in self.layers:
+            h = h + layer(h)
+        if h.shape[-1] == 5:
+            h = (2 - h) * 0.5 - x / (self.scale(x) + 1.0)
+        return -self.head(h)
+
+
+def _tour(params: Params, x: torch.Tensor) -> torch.Tensor:
+    h = x + torch.tanh(_affine(params, "layers.0", x))
+    h = h + F.gelu(_affine(params, "layers.1", h))
+    h = (2 - h) * 0.5 - x / (F.softplus(_affine(params, "scale.0", x)) + 1)
+    return -_affine(params, "head", h)
+
+
+def _graph(*parts: nn.InputSlot | nn.Node, **options: Any) -> Callable[[], nn.ComputeGraph]:
+    return lambda: nn.ComputeGraph(*parts, **options)
+
+
+def _refused(label: str, match: str, *parts: Any, **options: Any) -> Mistake:
+    return Mistake(label, _graph(*parts, **options), match, nn.CompositionError)
+
+
+X = nn.InputSlot("x", 4)
+GRAPH_MISTAKES = (
+    _refused("unknown name", r"ComputeGraph: node 'y' \(Linear\(4, 3\)\) reads 'hiden', which is none of: x, hidden, y; "
+             r"did you mean 'hidden'\?",
+             X, nn.Node("hidden", nn.Linear(4, 4), "x"), nn.Node("y", nn.Linear(4, 3), "hiden")),
+    _refused("a cycle", r"nodes read each other in a cycle: b -> c -> b",
+             X, nn.Node("a", nn.Add(), "x"), nn.Node("b", nn.Add(), "a", "c"), nn.Node("c", nn.ReLU(), "b")),
+    _refused("a node that reads itself", r"in a cycle: a -> a", X, nn.Node("a", nn.Add(), "x", "a")),
+    _refused("a name twice", r"two parts are called 'x'", X, nn.Node("x", nn.ReLU(), "x")),
+    _refused("a name with a dot", r"expected a name that is an identifier, got 'a\.b'", X,
+             nn.Node("a.b", nn.ReLU(), "x")),
+    _refused("no nodes", r"expected at least one node, got none", X),
+    _refused("no inputs", r"node 'a' \(Add\(\)\) reads nothing", X, nn.Node("a", nn.Add())),
+    _refused("too many inputs", r"node 'a' \(ReLU\(\)\) reads 2 inputs \(x, x\), which its forward does not take",
+             X, nn.Node("a", nn.ReLU(), "x", "x")),
+    _refused("a module bare", r"expected an InputSlot, Node or ExternalNode, got ReLU at position 1", X, nn.ReLU()),
+    _refused("no module", r"expected a module in node 'a', got function", X, nn.Node("a", lambda x: x, "x")),
+    _refused("unknown output", r"cannot give 'x', which is none of: a", X, nn.Node("a", nn.ReLU(), "x"), outputs="x"),
+    _refused("no output", r"expected at least one output", X, nn.Node("a", nn.ReLU(), "x"), outputs=()),
+    _refused("widths that do not fit, by path",
+             r"node 'b\.1\.0' \(Sequential\(\)\) expects 5 features on axis -1, "
+             r"but node 'a' \(Linear\(4, 3\)\) gives 3 features",
+             X, nn.Node("a", nn.Linear(4, 3), "x"),
+             nn.Node("b", nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(5, 5))), "a")),
+    _refused("a slot of another width", r"node 'a' \(Linear\(3, 2\)\) expects 3 .*, but input 'x' has 4 features",
+             X, nn.Node("a", nn.Linear(3, 2), "x")),
+    _refused("two readers of two widths",
+             r"node 'b' \(Linear\(4, 2\)\) expects 4 .*, but node 'a' \(Linear\(3, 2\)\) expects of input 'x' 3",
+             nn.InputSlot("x"), nn.Node("a", nn.Linear(3, 2), "x"), nn.Node("b", nn.Linear(4, 2), "x")),
+    Mistake("an input of another width", lambda: diamond()(_zeros(2, 4), _zeros(2, 3)),
+            r"module ComputeGraph\(x, c -> y\): expected input 'x' with 5 features on axis -1, got \[2, 4\]"),
+    Mistake("a missing input", lambda: diamond()(_zeros(2, 5)),
+            r"expected input 'c', which node 'gate' \(Sequential\(\)\) reads, got none"),
+    Mistake("an unknown input", lambda: diamond()(x=_zeros(2, 5), d=_zeros(2, 3)),
+            r"no input is called 'd', which is none of: x, c"),
+    Mistake("an input twice", lambda: diamond()(_zeros(2, 5), x=_zeros(2, 5)), r"input 'x' was given twice"),
+    Mistake("too many", lambda: diamond()(*[_zeros(2, 5)] * 3), r"expected at most 2 inputs \(x, c\), got 3"),
+    Mistake("a part of an array", lambda: nn.ComputeGraph(
+        X, nn.Node("a", nn.ReLU(), "x"), nn.Node("b", nn.ReLU(), "a.1"))(_zeros(2, 4)),
+        r"'a\.1' is read by node 'b' \(ReLU\(\)\), but 'a' gives 1 output"),
+    Mistake("an error inside, by path", lambda: nn.Sequential(nn.ComputeGraph(
+        nn.InputSlot("x"), nn.Node("a", nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), "x")))(_zeros(2, 4)),
+        r"module '0\.a\.1' \(Linear\(3, 2\)\): expected an input of shape \[batch, \.\.\., 3\], got \[2, 4\]"),
+    Mistake("an error in an external node, by path", lambda: nn.Sequential(nn.ComputeGraph(
+        nn.InputSlot("x"), nn.ExternalNode("a", nn.Linear(3, 2), "x")))(_zeros(2, 4)),
+        r"module '0\.a' \(Linear\(3, 2\)\): expected an input of shape"),
+)  # fmt: skip
+
+
+# ---- conditional stacks ----------------------------------------------------------------------------------------------
+
+
+class Film(nn.Module):
+    """x + tanh(x W + a) (c V + b)."""
+
+    def __init__(self) -> None:
+        self.body, self.condition = nn.LinearTanh(5, 5), nn.Linear(3, 5)
+
+    @nn.composed
+    def forward(self, x: Any, c: Any) -> Any:
+        return x + self.body(x) * self.condition(c)
+
+
+def _film(net: nn.RepeatConditional) -> Twin:
+    def twin(params: Params, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        for i in range(len(net)):
+            x = x + torch.tanh(_affine(params, f"{i}.body", x)) * _affine(params, f"{i}.condition", c)
+        return x
+
+    return twin
+
+
+CONDITIONED = (
+    Sample("three", (3,), ((7, 5), (7, 3))),
+    Sample("one, batch 1", (1,), ((1, 5), (1, 3))),
+    Sample("empty batch", (2,), ((0, 5), (0, 3))),
+)
+TWO = (
+    Sample("rank 2", (), ((7, 5), (7, 3))),
+    Sample("batch 1", (), ((1, 5), (1, 3))),
+    Sample("empty batch", (), ((0, 5), (0, 3))),
+)
+RANKS = (Sample("rank 2", (), ((6, 5),)), Sample("rank 3", (), ((2, 3, 5),)), Sample("empty batch", (), ((0, 5),)))
+
+ROWS: tuple[Row, ...] = (
+    Row("Add", nn.Add, nn.Add, lambda _: lambda params, *x: sum(x[1:], x[0]), ("chain",),
+        (*PAIRS, Sample("three", (), ((4, 5), (4, 1), (4, 5))), Sample("one", (), ((4, 5),))),
+        (Mistake("nothing", lambda: nn.Add()(), r"expected at least one input to add, got none"),)),
+    _arithmetic(nn.Subtract, lambda a, b: a - b),
+    _arithmetic(nn.Multiply, lambda a, b: a * b),
+    _arithmetic(nn.Divide, lambda a, b: a / b),
+    Row("ComputeGraph", nn.ComputeGraph, diamond, lambda _: _diamond, ("chain",), TWO, GRAPH_MISTAKES, step=4e-3),
+    Row("ComputeGraph, external nodes", Borrower, Borrower, lambda _: _borrower, ("chain",),
+        (Sample("rank 2", (), ((4, 5), (4, 5))),), step=4e-3),
+    Row("composed", Tour, Tour, lambda _: _tour, ("chain",), RANKS, step=4e-3),
+    Row("RepeatConditional", nn.RepeatConditional, lambda depth: nn.RepeatConditional(depth, Film), _film, ("chain",),
+        CONDITIONED,
+        (Mistake("none", lambda: nn.RepeatConditional(0, Film), r"expected a positive number of modules, got 0",
+                 ValueError),), step=4e-3),
+)  # fmt: skip
