@@ -245,10 +245,6 @@ class ComputeGraph(Module):
         """The modules of the owned nodes under the nodes' names."""
         yield from ((node.name, node.module) for node in self._nodes.values() if node.owned)
 
-    def named_borrowed(self) -> Iterator[tuple[str, Module]]:
-        """The modules of the external nodes under the nodes' names."""
-        yield from ((node.name, node.module) for node in self._nodes.values() if not node.owned)
-
     def expects(self) -> Width | None:
         """The width of the only slot, None where there are several."""
         return next(iter(self._widths(None).values())) if len(self._slots) == 1 else None
@@ -306,7 +302,7 @@ class ComputeGraph(Module):
                 if source in self._slots and values[source] is None:
                     raise ShapeError(f"expected input '{source}', which {node} reads, got none")
             read = tuple(self._pick(values, source, node) for source in node.inputs)
-            values[name] = recorder.apply(node.module, read, {})
+            values[name] = recorder.apply(node.module, read, {}, name)
         return recorder.finish(
             tuple(values[name] for name in self._slots),
             self._pick(values, wanted, None)

@@ -2,6 +2,7 @@
 
 from noeira.nn.core.composition import composed
 from noeira.nn.core.context import seed
+from noeira.nn.core.diagram import Diagram, diagram
 from noeira.nn.core.errors import CompositionError, NonFiniteError, ShapeError, UninitializedError
 from noeira.nn.core.initializer import (
     Constant,
@@ -22,6 +23,7 @@ __all__ = [
     "CompositionError",
     "Constant",
     "Deterministic",
+    "Diagram",
     "Initializer",
     "Kaiming",
     "Module",
@@ -37,6 +39,7 @@ __all__ = [
     "Xavier",
     "Zero",
     "composed",
+    "diagram",
     "hard_copy_",
     "polyak_",
     "seed",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from noeira.nn.core import context
 from noeira.ops.dispatch import Array
 from noeira.ops.elementwise import greater, where
 from noeira.runtime.staging import Shape, Staged
@@ -70,9 +71,13 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a module: numbers of the values that went in (None for a constant) and came out."""
+    """One call of a module: numbers of the values that went in (None for a constant) and came out.
+
+    `name` is what it goes by in its parent; "" leaves it the name it has there.
+    """
 
     module: Module
+    name: str
     sources: tuple[Any, ...]
     targets: Any
 
@@ -101,20 +106,20 @@ class Recorder:
         self.count += 1
         return Value(array, self.count - 1, self)
 
-    def apply(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Run a module on values; its output, or tuple of outputs, as values."""
+    def apply(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any], name: str = "") -> Any:
+        """Run a module on values, under the name it goes by in its parent; its output, or tuple of outputs, as values."""
         if self.finished:
             raise TypeError(f"{module.describe()} was given a value of a forward that has ended: {RULE}")
         if any(True for _ in values_in(options.values())):
             raise TypeError(f"{module.describe()} was given a value as a keyword; pass it by position: {RULE}")
         arrays = _map(self._array, inputs)
-        with _recording(None):
+        with _recording(None), context.called(name):
             output, kept = module.forward(*arrays, **options)
         values = _map(lambda array: None if array is None else self.enter(array), output)
         if isinstance(values, tuple):
             found = [value for value in leaves(values) if value is not None]
             self.parts |= {v.number: v.array for v in found if np.issubdtype(v.dtype, np.inexact)}
-        self.steps.append(Step(module, _map(_number, inputs), _map(_number, values)))
+        self.steps.append(Step(module, name, _map(_number, inputs), _map(_number, values)))
         self.kept.append(kept)
         return values
 
@@ -213,7 +218,8 @@ def pull(saved: Any, grad_output: Any) -> Any:
             continue
         grads.update({number: _zeros(unread[number]) for number in numbers if number in unread})
         grad = _map(lambda number: None if number is None else grads.pop(number, None), step.targets)
-        back = step.module.vjp(kept_by_module, grad)
+        with context.called(step.name):
+            back = step.module.vjp(kept_by_module, grad)
         if len(step.sources) == 1 and not (isinstance(back, tuple) and len(back) == 1):
             back = (back,)
         _add(grads, step.sources, back)

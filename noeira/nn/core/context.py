@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,7 @@ class _Running(threading.local):
         self.observers: list[Observer] = []
         self.draws: dict[str, int] = {}
         self.scopes: list[DrawScope] = []
+        self.called: dict[int, str] = {}
         self.replaying = False
         self.rng = np.zeros(3, np.int64)
 
@@ -65,13 +66,29 @@ RNG = object()
 def path(depth: int = 0) -> str:
     """Dotted path of the innermost running module below the one at `depth` of the stack; "" for that one itself."""
     names: list[str] = []
-    for parent, child in pairwise(running.stack[depth:]):
+    for index, (parent, child) in enumerate(pairwise(running.stack[depth:]), depth + 1):
         if child is parent:  # a subclass calling super().forward
             continue
-        within = chain(parent.named_children(), parent.named_borrowed())
-        found = next((name for name, module in within if module is child), None)
+        found = running.called.get(index)
+        if found is None:
+            found = next((name for name, module in parent.named_children() if module is child), None)
         names.append(type(child).__name__ if found is None else found)
     return join(*names)
+
+
+@contextmanager
+def called(name: str) -> Iterator[None]:
+    """Let the module that runs next go by this name in its parent; "" leaves it the name it has there."""
+    depth = len(running.stack)
+    before = running.called.pop(depth, None)
+    if name:
+        running.called[depth] = name
+    try:
+        yield
+    finally:
+        running.called.pop(depth, None)
+        if before is not None:
+            running.called[depth] = before
 
 
 def join(*names: str) -> str:

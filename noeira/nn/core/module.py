@@ -114,10 +114,6 @@ class Module:
                 items = value.items() if isinstance(value, dict) else enumerate(value)
                 yield from ((f"{name}.{key}", item) for key, item in items if isinstance(item, Module))
 
-    def named_borrowed(self) -> Iterator[tuple[str, Module]]:
-        """Modules this one runs but does not own, with the names they go by here; not part of any walk."""
-        yield from ()
-
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all below it with dotted paths; a shared module appears once."""
         seen: set[int] = set()
