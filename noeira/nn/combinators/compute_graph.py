@@ -97,6 +97,8 @@ class ComputeGraph(Module):
         >>> x = np.ones((3, 4), np.float32)
         >>> graph(x).shape, graph(x=x, outputs="gated").shape
         ((3, 2), (3, 8))
+
+    Source: Elementary.
     """
 
     def __init__(self, *parts: InputSlot | Node, outputs: str | Sequence[str] | None = None):

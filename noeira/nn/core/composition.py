@@ -107,7 +107,7 @@ class Recorder:
         return Value(array, self.count - 1, self)
 
     def apply(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any], name: str = "") -> Any:
-        """Run a module on values, under the name it goes by in its parent; its output, or tuple of outputs, as values."""
+        """Run a module on values, under the name it goes by in its parent; its outputs as values."""
         if self.finished:
             raise TypeError(f"{module.describe()} was given a value of a forward that has ended: {RULE}")
         if any(True for _ in values_in(options.values())):

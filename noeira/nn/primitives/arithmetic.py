@@ -44,6 +44,8 @@ class Add(Module):
         >>> from noeira.nn import Add
         >>> Add()(np.ones((2, 3), np.float32), np.full((2, 3), 4, np.float32))[0].tolist()
         [5.0, 5.0, 5.0]
+
+    Source: PyTorch: `a + b`.
     """
 
     def check_inputs(self, *inputs: Array) -> None:
@@ -83,6 +85,8 @@ class Subtract(_OfTwo):
         >>> from noeira.nn import Subtract
         >>> Subtract()(np.ones((1, 2), np.float32), np.full((1, 2), 4, np.float32)).tolist()
         [[-3.0, -3.0]]
+
+    Source: PyTorch: `a - b`.
     """
 
     def forward(self, a: Array, b: Array) -> tuple[Array, Any]:
@@ -111,6 +115,8 @@ class Multiply(_OfTwo):
         >>> from noeira.nn import Multiply
         >>> Multiply()(np.full((1, 2), 3, np.float32), np.full((1, 2), 4, np.float32)).tolist()
         [[12.0, 12.0]]
+
+    Source: PyTorch: `a * b`.
     """
 
     def forward(self, a: Array, b: Array) -> tuple[Array, Any]:
@@ -139,6 +145,8 @@ class Divide(_OfTwo):
         >>> from noeira.nn import Divide
         >>> Divide()(np.full((1, 2), 3, np.float32), np.full((1, 2), 4, np.float32)).tolist()
         [[0.75, 0.75]]
+
+    Source: PyTorch: `a / b`.
     """
 
     def forward(self, a: Array, b: Array) -> tuple[Array, Any]:
