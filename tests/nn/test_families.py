@@ -30,9 +30,14 @@ from tests.compare import (
 )
 from tests.compiled import CPU, run, run_case, stage
 
-FAMILIES = (catalogue_linear, catalogue_models, catalogue_random, catalogue_rl, catalogue_tokens)
-FAMILIES = (catalogue_linear, catalogue_models, catalogue_random, catalogue_rl)
-FAMILIES = (catalogue_linear, catalogue_models, catalogue_combinators)
+FAMILIES = (
+    catalogue_linear,
+    catalogue_models,
+    catalogue_combinators,
+    catalogue_random,
+    catalogue_rl,
+    catalogue_tokens,
+)
 ROWS = [row for family in FAMILIES for row in family.ROWS]
 GATED = [row for family in FAMILIES for row in getattr(family, "GATED", ())]
 
