@@ -67,6 +67,7 @@ from noeira.ops.pieces import (
 )
 from noeira.ops.pool import Means, Windows, avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
 from noeira.ops.random import fold_in, normal
+from noeira.ops.recurrence import gru, gru_grad, lstm, lstm_grad
 from noeira.ops.reduce import count_axis, max_axis, max_axis_grad, sum_axes, sum_axis, sum_channels, sum_to
 from noeira.ops.rope import repeat_heads, repeat_heads_grad, rope, swap_axes
 from noeira.ops.shape import flatten_leading, reshape
@@ -126,6 +127,8 @@ __all__ = [
     "gradient_norm",
     "greater",
     "greater_equal",
+    "gru",
+    "gru_grad",
     "is_staged",
     "less",
     "less_equal",
@@ -140,6 +143,8 @@ __all__ = [
     "log_softmax_grad",
     "log_sum_exp",
     "log_sum_exp_grad",
+    "lstm",
+    "lstm_grad",
     "max_axis",
     "max_axis_grad",
     "max_pool2d",

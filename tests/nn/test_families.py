@@ -12,6 +12,7 @@ from tests import (
     catalogue_linear,
     catalogue_models,
     catalogue_random,
+    catalogue_recurrence,
     catalogue_rl,
     catalogue_tokens,
 )
@@ -35,6 +36,7 @@ FAMILIES = (
     catalogue_models,
     catalogue_combinators,
     catalogue_random,
+    catalogue_recurrence,
     catalogue_rl,
     catalogue_tokens,
 )

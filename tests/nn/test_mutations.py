@@ -9,7 +9,7 @@ import pytest
 
 from noeira import nn
 from noeira.ops import activation_grad
-from tests import catalogue, catalogue_random, catalogue_rl
+from tests import catalogue, catalogue_random, catalogue_recurrence, catalogue_rl
 from tests.compare import (
     Case,
     assert_accumulates,
@@ -153,6 +153,25 @@ def _uncentred(grad: np.ndarray) -> np.ndarray:
     return np.concatenate([grad.sum(-1, keepdims=True), grad], -1)
 
 
+def _gru_param(name: str, other: str) -> Mutator:
+    """One parameter's gradient added to another as well, in its place."""
+
+    def mutate(vjp: Any) -> Any:
+        def wrong(self: Any, saved: Any, grad: Any) -> Any:
+            result = vjp(self, saved, grad)
+            getattr(self, name).grd[...] = getattr(self, other).grd
+            return result
+
+        return wrong
+
+    return mutate
+
+
+def first_grad_only(vjp: Any) -> Any:
+    """The first input's gradient, zeros for the others."""
+    return lambda self, saved, grad: tuple(g if i == 0 else 0 * g for i, g in enumerate(vjp(self, saved, grad)))
+
+
 SOFT = "CrossEntropyLoss, probabilities, smoothing, class weights"
 
 MUTATIONS = (
@@ -214,11 +233,15 @@ MUTATIONS = (
     Mutation("GaussianVAE", "no gradient through the deviation", saved_as(lambda kept: (kept[0], None))),
     Mutation("SIGReg", "other projections", saved_as(lambda kept: (kept[0], kept[1] + np.array([0, 1, 0])))),
     Mutation("SIGReg", "of another sign", input_grad(np.negative)),
+    Mutation("GRUSeq", "the recurrent bias of n without its gate", _gru_param("bias_hh", "bias_ih")),
+    Mutation("GRUSeq", "the initial state's gradient lost", first_grad_only),
+    Mutation("LSTMSeq", "recurrent weights halved", param_grad("weight_hh", half)),
+    Mutation("LSTMCell", "the state saved is another", saved_as(lambda kept: (*kept[:3], 0 * kept[3]))),
     Mutation("HashDropout", "mask of the next step", saved_as(lambda key: key + np.array([0, 1, 0]))),
 )
 
 
-ROWS = (*catalogue.ROWS, *catalogue_rl.ROWS, *catalogue_random.ROWS)
+ROWS = (*catalogue.ROWS, *catalogue_rl.ROWS, *catalogue_random.ROWS, *catalogue_recurrence.ROWS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.row}: {m.fault}")

@@ -12,6 +12,7 @@ from noeira.nn.core.initializer import (
     Normal,
     ScaledKaiming,
     TruncNormalIn,
+    Uniform,
     Xavier,
     Zero,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "ShapeError",
     "State",
     "TruncNormalIn",
+    "Uniform",
     "UninitializedError",
     "Width",
     "Xavier",

@@ -98,6 +98,17 @@ class Normal:
 
 
 @dataclass(frozen=True)
+class Uniform:
+    """U(-bound, bound)."""
+
+    bound: float = 1.0
+
+    def __call__(self, count: int, fan_in: int, fan_out: int, draw: Draw) -> np.ndarray:
+        """Return `count` values of U(-bound, bound)."""
+        return (2 * draw.uniform(count) - 1) * self.bound
+
+
+@dataclass(frozen=True)
 class Constant:
     """Every element is `value`."""
 

@@ -59,6 +59,7 @@ from noeira.nn.primitives.norm import (
 from noeira.nn.primitives.per_sample import L1MaskedPerSample, MSEPerSample
 from noeira.nn.primitives.pieces import Concat, GatherActionSlice, GatherCols, Slice
 from noeira.nn.primitives.pool import AdaptiveAvgPool2D, AvgPool2D, MaxPool2D
+from noeira.nn.primitives.recurrence import GRUCell, GRUSeq, LSTMCell, LSTMSeq
 from noeira.nn.primitives.reduce import PairwiseDot, Reduce, ReduceMax
 from noeira.nn.primitives.rope import QKVToMajor, RepeatKVHeads, RoPE
 from noeira.nn.primitives.sampling import GaussianVAE, RSample
@@ -99,6 +100,8 @@ __all__ = [
     "FeedForwardGELU",
     "Flatten",
     "Formula",
+    "GRUCell",
+    "GRUSeq",
     "Gate",
     "GatherActionSlice",
     "GatherCols",
@@ -107,6 +110,8 @@ __all__ = [
     "GroupNorm",
     "HashDropout",
     "L1MaskedPerSample",
+    "LSTMCell",
+    "LSTMSeq",
     "LayerNorm",
     "LayerNormAct",
     "LayerNormNoAffine",
