@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from noeira.ops.dispatch import Array, ShapeError, broadcast, emit, op, spec
-from noeira.ops.elementwise import equal, greater, greater_equal, where
+from noeira.ops.elementwise import cast, equal, greater, greater_equal, where
 from noeira.ops.reduce import sum_axis
 from noeira.ops.shape import reshape
 from noeira.runtime.staging import Shape
@@ -157,8 +157,14 @@ def _check_ids(ids: Array, count: int) -> None:
             raise ShapeError(f"expected ids 0..{count - 1}, got {int(ids[tuple(at)])} at position {at}")
 
 
+def _wide(ids: Array, count: int) -> Array:
+    """The ids in a dtype that holds `count` too: bytes name 256 of a thousand positions."""
+    return ids if count <= np.iinfo(ids.dtype).max else cast(ids, "int64")
+
+
 def _chosen(ids: Array, count: int) -> Array:
     """[..., count]: whether it is this position that the id names."""
+    ids = _wide(ids, count)
     return equal(reshape(ids, (*ids.shape, 1)), np.arange(count, dtype=ids.dtype.newbyteorder("=")))
 
 
@@ -182,7 +188,7 @@ def _(x: Array, ids: Array) -> Array:
     count = x.shape[_axis(x.shape, -2)]
     _check_ids(ids, count)
     rows = where(reshape(_chosen(ids, count), (*ids.shape, count, 1)), x, 0.0)
-    column = reshape(ids, (*ids.shape, 1))
+    column = reshape(_wide(ids, count), (*ids.shape, 1))
     rows = sum_axis(rows, -2)
     return where(greater(0, column), np.nan, where(greater_equal(column, count), np.nan, rows))
 
@@ -219,7 +225,7 @@ def _(x: Array, ids: Array) -> Array:
     count = x.shape[_axis(x.shape, -1)]
     _check_ids(ids, count)
     rows = where(_chosen(ids, count), reshape(x, (*x.shape[:-1], 1, count)), 0.0)
-    rows = sum_axis(rows, -1)
+    rows, ids = sum_axis(rows, -1), _wide(ids, count)
     return where(greater(0, ids), np.nan, where(greater_equal(ids, count), np.nan, rows))
 
 

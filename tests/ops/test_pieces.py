@@ -46,3 +46,24 @@ def test_a_maximum_is_the_first_of_equal_ones_and_nan_wins():
     assert np.array_equal(y, [3, np.nan, -np.inf], equal_nan=True)
     dx = ops.max_axis_grad(np.array([1.0, 2.0, 4.0]), index, x.shape, 1)
     assert dx.tolist() == [[0, 1, 0], [2, 0, 0], [4, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int16", "uint64", ">i4"])
+def test_narrow_ids_pick_from_more_positions_than_they_can_name(kind):
+    x = np.random.default_rng(0).standard_normal((2, 300))
+    ids = np.array([[5, 100], [0, 5]], kind)
+    assert np.array_equal(ops.pick_columns(x, ids), np.take_along_axis(x, ids.astype(int), 1))
+    dx = ops.pick_columns_grad(np.ones((2, 2)), ids, 300)
+    assert [np.flatnonzero(row).tolist() for row in dx] == [[5, 100], [0, 5]]
+    dx = ops.pick_grad(np.ones((2, 1)), ids[:, 0], 300)
+    assert [np.flatnonzero(row).tolist() for row in dx] == [[5], [0]]
+
+
+def test_narrow_ids_are_widened_when_recorded():
+    graph = StagedGraph("g")
+    with staging(graph):
+        x, ids = graph.input("x", ("b", 300), "float32"), graph.input("ids", ("b", 1), "uint8")
+        y = ops.pick_columns(x, ids)
+        graph.finish(y, ops.pick_columns_grad(y, ids, 300))
+    positions = [array for array in graph.constants.values() if array.size == 300]
+    assert positions and all(array.dtype == np.int64 and array[-1] == 299 for array in positions)
