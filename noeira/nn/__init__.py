@@ -38,7 +38,7 @@ from noeira.nn.core import (
     polyak_,
     seed,
 )
-from noeira.nn.datasets import MNIST, ArrayDataset, FashionMNIST
+from noeira.nn.datasets import CIFAR10, MNIST, ArrayDataset, CharTokenizer, FashionMNIST, TextFile, TinyShakespeare
 from noeira.nn.loss import CrossEntropyLoss, Loss
 from noeira.nn.models import (
     GPT,
@@ -170,6 +170,7 @@ from noeira.nn.primitives import (
 from noeira.nn.training import EpochRecord, History, Trainer
 
 __all__ = [
+    "CIFAR10",
     "ELU",
     "GELU",
     "GPT",
@@ -190,6 +191,7 @@ __all__ = [
     "BinaryElementwise",
     "BlockLinear",
     "CenterHalf",
+    "CharTokenizer",
     "Checkpointed",
     "Clamp",
     "CompositionError",
@@ -309,7 +311,9 @@ __all__ = [
     "Symexp",
     "Symlog",
     "Tanh",
+    "TextFile",
     "TiedLinear",
+    "TinyShakespeare",
     "ToNCHW",
     "TokenMean",
     "Tokenwise",

@@ -9,18 +9,26 @@ Example:
 """
 
 from noeira.nn.datasets.array import ArrayDataset
+from noeira.nn.datasets.cifar10 import CIFAR10, read_cifar_batch, write_cifar_batch
 from noeira.nn.datasets.idx import DatasetError, read_idx, write_idx
 from noeira.nn.datasets.mnist import MNIST, FashionMNIST
 from noeira.nn.datasets.spec import DatasetSpec, FileSpec, WheelSpec
+from noeira.nn.datasets.text import CharTokenizer, TextFile, TinyShakespeare
 
 __all__ = [
+    "CIFAR10",
     "MNIST",
     "ArrayDataset",
+    "CharTokenizer",
     "DatasetError",
     "DatasetSpec",
     "FashionMNIST",
     "FileSpec",
+    "TextFile",
+    "TinyShakespeare",
     "WheelSpec",
+    "read_cifar_batch",
     "read_idx",
+    "write_cifar_batch",
     "write_idx",
 ]
