@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from noeira import nn
+from noeira.ops.random import bits, fold_in, stream_of
 from tests.catalogue import Input, Mistake, Row, Sample, _zeros
-from tests.compare import Twin
+from tests.compare import SEED, Twin
 
 Params = dict[str, torch.Tensor]
 
@@ -147,6 +148,154 @@ def _memory_mistakes(cls: type) -> tuple[Mistake, ...]:
     return tuple(Mistake(label, lambda call=call: call(cls), match) for label, call, match in MEMORY_MISTAKES)
 
 
+# ---- learned and fixed tokens ----------------------------------------------------------------------------------------
+
+
+def _queries(params: Params, x: torch.Tensor) -> torch.Tensor:
+    return params["weight"].expand(len(x), *params["weight"].shape)
+
+
+def _learned(layer: nn.LearnedTokens) -> Twin:
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        learned = params["weight"].expand(len(x), *params["weight"].shape)
+        return torch.cat([learned, x] if layer.prepend else [x, learned], 1)
+
+    return twin
+
+
+def _repeated(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The table for each sample, with a gradient of 0 for x."""
+    return table.to(x.dtype).expand(len(x), -1, -1) + 0 * x.sum()
+
+
+def _line(layer: nn.SinusoidalPos1DTokens) -> Twin:
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        angle = torch.arange(layer.seq_len).double()[:, None] / 10000 ** (
+            torch.arange(0, layer.features, 2).double() / layer.features
+        )
+        table = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, : layer.features]
+        return _repeated(table, x)
+
+    return twin
+
+
+def _map(layer: nn.SinusoidalPos2DTokens) -> Twin:
+    """DETR's positions as it makes them: sums of ones along both axes of a map."""
+
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        ones = torch.ones(layer.height, layer.width, dtype=torch.float64)
+        half = layer.features // 2
+        frequency = 10000 ** (2 * torch.arange(half).div(2, rounding_mode="floor").double() / half)
+        sides = []
+        for axis in (0, 1):
+            position = ones.cumsum(axis)
+            last = position[-1:, :] if axis == 0 else position[:, -1:]
+            angle = (position / (last + 1e-6) * 2 * torch.pi)[..., None] / frequency
+            side = torch.empty_like(angle)
+            side[..., 0::2], side[..., 1::2] = angle[..., 0::2].sin(), angle[..., 1::2].cos()
+            sides.append(side)
+        table = torch.cat(sides, -1).flatten(0, 1).repeat(layer.repeats, 1)
+        return _repeated(table, x)
+
+    return twin
+
+
+def _word(counter: int, key: int) -> int:
+    """Squares (Widynski 2020) in plain integers."""
+    turn = lambda x: (x >> 32 | x << 32) & (2**64 - 1)  # noqa: E731
+    y = counter * key % 2**64
+    z = (y + key) % 2**64
+    x = turn((y * y + y) % 2**64)
+    x = turn((x * x + z) % 2**64)
+    x = turn((x * x + y) % 2**64)
+    return (x * x + z) % 2**64 >> 32
+
+
+def masked(
+    shape: tuple[int, ...], p_min: float, p_max: float, name: str = "MAEReplacer#1", step: int = 1
+) -> np.ndarray:
+    """Which tokens a replacer's draw drops, number by number."""
+    root = fold_in(np.array([SEED, step, 0]), stream_of(name))
+    keys = []
+    for number in (0, 1):
+        stream = int(fold_in(root, number)[2])
+        ones = bits(64, seed=SEED, stream=stream, step=step) >> 31
+        keys.append(sum(int(bit) << i for i, bit in enumerate(ones)) | 1)
+    frames, tokens = int(np.prod(shape[:-2])), shape[-2]
+    low, high = round(p_min * 2**32), round(p_max * 2**32)
+    rates = [low + ((high - low) * _word(frame, keys[0]) >> 32) for frame in range(frames)]
+    dropped = [_word(i, keys[1]) < rates[i // tokens] for i in range(frames * tokens)]
+    return np.array(dropped, bool).reshape(*shape[:-1], 1)
+
+
+def _replaced(layer: nn.MAEReplacer) -> Twin:
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        if not layer.training:
+            return x
+        return torch.where(torch.tensor(masked(tuple(x.shape), layer.p_min, layer.p_max)), params["mask_token"], x)
+
+    return twin
+
+
+FRAMES_OF_TOKENS = (
+    Sample("a batch", (5,), ((3, 7, 5),)),
+    Sample("frames", (3, 0.25, 0.75), ((2, 3, 11, 3),)),
+    Sample("a fixed rate", (3, 0.5, 0.5), ((4, 6, 3),)),
+    Sample("all", (3, 1.0, 1.0), ((2, 6, 3),), compiled=False),
+    Sample("none", (3, 0.0, 0.0), ((2, 6, 3),), compiled=False),
+    Sample("one token", (1,), ((1, 1, 1),), compiled=False),
+    Sample("empty batch", (5,), ((0, 7, 5),)),
+)
+
+# ---- conditioned, and along time -------------------------------------------------------------------------------------
+
+
+def _conditional_twin(net: nn.ConditionalTransformerBlock) -> Twin:
+    """The block of DiT as its authors write it."""
+
+    def twin(params: Params, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        width, mha = x.shape[-1], net.attention.attention
+        c = c if c.ndim == 3 else c[:, None]
+        shift, scale, gate, shift_2, scale_2, gate_2 = _linear(params, "modulation", F.silu(c)).chunk(6, -1)
+        h = F.layer_norm(x, (width,), eps=1e-6) * (1 + scale) + shift
+        q, k, v = (_heads(part, mha.num_heads) for part in _linear(params, "attention.qkv", h).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=mha.is_causal) if x.numel() else v
+        x = x + gate * _linear(params, "attention.out", y.transpose(1, 2).flatten(2))
+        h = F.layer_norm(x, (width,), eps=1e-6) * (1 + scale_2) + shift_2
+        h = _linear(params, "ffn.fc2", F.gelu(_linear(params, "ffn.fc1", h), approximate="tanh"))
+        return x + gate_2 * h
+
+    return twin
+
+
+def _time_twin(net: nn.TimeAttentionLatents) -> Twin:
+    """One latent after the other, each with its history."""
+
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        heads = net.attention.attention.num_heads
+        y = torch.zeros_like(x)
+        for token in range(net.num_latents) if x.numel() else ():
+            qkv = _linear(params, "attention.qkv", x[:, :, token])
+            q, k, v = (_heads(part, heads) for part in qkv.chunk(3, -1))
+            seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            y[:, :, token] = _linear(params, "attention.out", seen.transpose(1, 2).flatten(2))
+        return y if x.numel() else x + 0 * params["attention.qkv.bias"].sum()
+
+    return twin
+
+
+CONDITIONED = (
+    Sample("one condition a sample", (6, 2), ((2, 3, 6), (2, 6))),
+    Sample("a condition a token", (4, 1), ((3, 5, 4), (3, 5, 4))),
+    Sample("an axis of one", (6, 3), ((2, 4, 6), (2, 1, 6)), compiled=False),
+    Sample("empty batch", (6, 2), ((0, 3, 6), (0, 6))),
+)
+HISTORIES = (
+    Sample("some latents", (6, 2, 2), ((2, 3, 5, 6),)),
+    Sample("all latents", (4, 1, 3), ((3, 4, 3, 4),)),
+    Sample("empty batch", (6, 2, 2), ((0, 3, 5, 6),)),
+)
+
 ROWS: tuple[Row, ...] = (
     Row("SpaceTimeTranspose", nn.SpaceTimeTranspose, nn.SpaceTimeTranspose,
         lambda _: lambda params, x: x.transpose(1, 2), (),
@@ -189,4 +338,61 @@ ROWS: tuple[Row, ...] = (
         _memory_mistakes(nn.DecoderBlock), step=1e-3),
     Row("DecoderBlock, causal", nn.DecoderBlock, lambda *a: nn.DecoderBlock(*a, is_causal=True), _decoder_twin,
         ("chain",), MEMORY[:1], step=1e-3),
+    Row("LearnedQueries", nn.LearnedQueries, nn.LearnedQueries, lambda _: _queries, ("chain",),
+        (Sample("rank 2", (3, 5), ((2, 4),)), Sample("rank 4", (1, 1), ((3, 2, 1, 2),)),
+         Sample("empty batch", (3, 5), ((0, 4),))),
+        (Mistake("no samples", lambda: nn.LearnedQueries(3, 5)(np.float32(1)),
+                 r"expected an input of shape \[B, \.\.\.\], got no samples to count"),
+         Mistake("none", lambda: nn.LearnedQueries(0, 5), r"expected num_queries to be a positive integer, got 0",
+                 ValueError))),
+    Row("LearnedQueries, integers", nn.LearnedQueries, nn.LearnedQueries, lambda _: _queries, ("chain",),
+        (Sample("ids", (3, 5), (lambda rng: rng.integers(0, 9, (2, 4)).astype(np.int32),)),)),
+    Row("LearnedTokens", nn.LearnedTokens, nn.LearnedTokens, _learned, ("chain",),
+        (Sample("first", (2, 5), ((3, 4, 5),)), Sample("last", (1, 5, False), ((3, 4, 5),)),
+         Sample("empty batch", (2, 5), ((0, 4, 5),))),
+        (Mistake("width", lambda: nn.LearnedTokens(2, 5)(_zeros(3, 4, 6)), r"expected an input of shape .* 5\], got"),
+         Mistake("rank", lambda: nn.LearnedTokens(2, 5)(_zeros(3, 5)),
+                 r"expected an input of shape \[B, S, 5\] with a known S, got \[3, 5\]"))),
+    Row("BroadcastTokens", nn.BroadcastTokens, nn.BroadcastTokens,
+        lambda layer: lambda params, x: x[:, None].repeat(1, layer.num_tokens, 1), (),
+        (Sample("three", (3,), ((2, 5),)), Sample("one", (1,), ((1, 1),)), Sample("empty batch", (3,), ((0, 5),))),
+        (Mistake("rank", lambda: nn.BroadcastTokens(3)(_zeros(2, 3, 5)), r"shape \[B, D\], got \[2, 3, 5\]"),
+         Mistake("none", lambda: nn.BroadcastTokens(0), r"expected num_tokens to be a positive integer", ValueError))),
+    Row("SinusoidalPos1DTokens", nn.SinusoidalPos1DTokens, nn.SinusoidalPos1DTokens, _line, ("chain",),
+        (Sample("even", (7, 6), ((2, 3),)), Sample("odd", (3, 5), ((2, 4, 1),)),
+         Sample("empty batch", (3, 4), ((0, 3),))),
+        (Mistake("integers", lambda: nn.SinusoidalPos1DTokens(3, 4)(np.zeros((2, 3), np.int64)),
+                 r"expected a floating-point input, got int64 \[2, 3\]"),)),
+    Row("SinusoidalPos2DTokens", nn.SinusoidalPos2DTokens, nn.SinusoidalPos2DTokens, _map, ("chain",),
+        (Sample("a map", (3, 4, 8), ((2, 3),)), Sample("two maps, odd halves", (2, 5, 6, 2), ((2, 3),)),
+         Sample("empty batch", (2, 1, 4), ((0, 3),))),
+        (Mistake("odd", lambda: nn.SinusoidalPos2DTokens(3, 4, 5), r"expected an even number of features, got 5",
+                 ValueError),)),
+    Row("MAEReplacer", nn.MAEReplacer, nn.MAEReplacer, _replaced, ("chain",), FRAMES_OF_TOKENS,
+        (Mistake("rates", lambda: nn.MAEReplacer(5, 0.5, 0.25), r"expected 0 <= p_min <= p_max <= 1, got 0.5 and 0.25",
+                 ValueError),
+         Mistake("above 1", lambda: nn.MAEReplacer(5, 0.5, 1.5), r"expected 0 <= p_min <= p_max <= 1", ValueError),
+         Mistake("NaN", lambda: nn.MAEReplacer(5, float("nan"), 1), r"expected 0 <= p_min <= p_max <= 1", ValueError),
+         Mistake("rank", lambda: nn.MAEReplacer(5)(_zeros(3, 5)),
+                 r"expected an input of shape \[\.\.\., N, 5\] with a known N, got \[3, 5\]"))),
+    Row("MAEReplacer, evaluation", nn.MAEReplacer, nn.MAEReplacer, _replaced, ("chain",), FRAMES_OF_TOKENS[:1],
+        prepare=nn.MAEReplacer.eval),
+    Row("ConditionalTransformerBlock", nn.ConditionalTransformerBlock,
+        lambda *a: nn.ConditionalTransformerBlock(*a, ff_mult=2), _conditional_twin, ("chain",), CONDITIONED,
+        (Mistake("no condition", lambda: nn.ConditionalTransformerBlock(6, 2)(_zeros(2, 3, 6)),
+                 r"expected x and a condition, got 1 inputs"),
+         Mistake("condition", lambda: nn.ConditionalTransformerBlock(6, 2)(_zeros(2, 3, 6), _zeros(2, 2, 6)),
+                 r"expected a condition of shape \[2, 6\], \[2, 1, 6\] or \[2, 3, 6\], got \[2, 2, 6\]"),
+         Mistake("rank", lambda: nn.ConditionalTransformerBlock(6, 2)(_zeros(2, 6), _zeros(2, 6)),
+                 r"expected x of shape \[B, S, 6\], got \[2, 6\]")), step=1e-3),
+    Row("ConditionalTransformerBlock, causal, another width", nn.ConditionalTransformerBlock,
+        lambda *a: nn.ConditionalTransformerBlock(*a, cond_dim=3, is_causal=True), _conditional_twin, ("chain",),
+        (Sample("narrow", (6, 2), ((2, 3, 6), (2, 3))),), step=1e-3),
+    Row("TimeAttentionLatents", nn.TimeAttentionLatents, nn.TimeAttentionLatents, _time_twin, ("chain",), HISTORIES,
+        (Mistake("rank", lambda: nn.TimeAttentionLatents(6, 2, 2)(_zeros(2, 5, 6)),
+                 r"expected an input of shape \[B, T, S, 6\] with a known S >= 2, got \[2, 5, 6\]"),
+         Mistake("too few tokens", lambda: nn.TimeAttentionLatents(6, 2, 4)(_zeros(2, 3, 3, 6)),
+                 r"with a known S >= 4, got \[2, 3, 3, 6\]"),
+         Mistake("none", lambda: nn.TimeAttentionLatents(6, 2, 0), r"expected num_latents to be a positive integer",
+                 ValueError))),
 )  # fmt: skip

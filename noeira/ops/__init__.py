@@ -66,12 +66,13 @@ from noeira.ops.pieces import (
     split,
 )
 from noeira.ops.pool import Means, Windows, avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
-from noeira.ops.random import fold_in, normal
+from noeira.ops.random import fold_in, normal, words
 from noeira.ops.recurrence import gru, gru_grad, lstm, lstm_grad
 from noeira.ops.reduce import count_axis, max_axis, max_axis_grad, sum_axes, sum_axis, sum_channels, sum_to
 from noeira.ops.rope import repeat_heads, repeat_heads_grad, rope, swap_axes
 from noeira.ops.shape import flatten_leading, reshape
 from noeira.ops.softmax import log_softmax, log_softmax_grad, log_sum_exp, log_sum_exp_grad, softmax, softmax_grad
+from noeira.ops.tokens import dropped_tokens, repeat_batch, zeros_like
 
 __all__ = [
     "ACTIVATIONS",
@@ -114,6 +115,7 @@ __all__ = [
     "cross_entropy_grad",
     "divide",
     "dropout",
+    "dropped_tokens",
     "embedding",
     "embedding_grad",
     "equal",
@@ -169,6 +171,7 @@ __all__ = [
     "polyak",
     "power",
     "record_loss",
+    "repeat_batch",
     "repeat_heads",
     "repeat_heads_grad",
     "reshape",
@@ -197,4 +200,6 @@ __all__ = [
     "upsample2x",
     "upsample2x_grad",
     "where",
+    "words",
+    "zeros_like",
 ]

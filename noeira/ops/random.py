@@ -75,7 +75,7 @@ def _(key: Array, number: int) -> Array:
     return emit("noeira.fold_in", [key, np.array([number], np.int64)], [Spec((3,), "int64")])[0]
 
 
-# ---- normal numbers --------------------------------------------------------------------------------------------------
+# ---- words and normal numbers ----------------------------------------------------------------------------------------
 #
 # Philox makes one 64-bit key a draw, and the counter generator Squares (Widynski, "Squares: a fast counter-based RNG",
 # 2020) makes the numbers from it: integer arithmetic that the compiler fuses with what follows.
@@ -103,6 +103,22 @@ def _squares_key(ones_and_zeros: Array) -> Array:
     return add(add(low, multiply(high, _TWO32)), np.array([1], np.uint64))
 
 
+def _reference_key(key: Array) -> Array:
+    seed, step, stream = (int(value) for value in key[:3])
+    top_bits = bits(64, seed=seed, stream=stream, step=step) >> 31
+    return _squares_key(top_bits.astype(np.float64))
+
+
+def _staged_key(key: Array) -> Array:
+    half, one = np.array([1 << 31], np.int64), np.array([1.0])
+    top_bits = emit("noeira.dropout", [np.ones(64), key, half, one], [Spec((64,), "float64")])[0]
+    return _squares_key(top_bits)
+
+
+def _staged_counters(key: Array, shape: Shape) -> Array:
+    return emit("iota", [key], [Spec((size(shape),), "uint64")])[0]
+
+
 def _box_muller(counters: Array, key: Array) -> Array:
     """A normal number for each counter, from the words 2 i and 2 i + 1, in float64."""
     first = multiply(counters, np.array([2], np.uint64))
@@ -111,6 +127,25 @@ def _box_muller(counters: Array, key: Array) -> Array:
         for c in (first, add(first, np.array([1], np.uint64)))
     )
     return multiply(sqrt(multiply(log(u), -2.0)), cos(multiply(v, 2 * np.pi)))
+
+
+@op
+def words(key: Array, shape: Shape, repeats: int = 1) -> Array:
+    """32 random bits for each element, as uint64; element i is a pure function of (key, i // repeats).
+
+    Args:
+        key: int64 [3], names the draw (`fold_in`).
+        shape: Shape of the result.
+        repeats: How many neighbours share a word.
+    """
+    counters = np.arange(known_size(shape), dtype=np.uint64) // np.uint64(repeats)
+    return _squares(counters, _reference_key(key)).reshape(shape)  # type: ignore[arg-type]
+
+
+@words.staged
+def _(key: Array, shape: Shape, repeats: int = 1) -> Array:
+    counters = floor_divide(_staged_counters(key, shape), np.array([repeats], np.uint64))
+    return reshape(_squares(counters, _staged_key(key)), shape)
 
 
 @op
@@ -124,15 +159,10 @@ def normal(key: Array, shape: Shape, dtype: str = "float32") -> Array:
         shape: Shape of the result.
         dtype: Its dtype.
     """
-    seed, step, stream = (int(value) for value in key[:3])
-    words = bits(64, seed=seed, stream=stream, step=step)
     counters = np.arange(known_size(shape), dtype=np.uint64)
-    return _box_muller(counters, _squares_key((words >> 31).astype(np.float64))).reshape(shape).astype(dtype)  # type: ignore[arg-type]
+    return _box_muller(counters, _reference_key(key)).reshape(shape).astype(dtype)  # type: ignore[arg-type]
 
 
 @normal.staged
 def _(key: Array, shape: Shape, dtype: str = "float32") -> Array:
-    half, one = np.array([1 << 31], np.int64), np.array([1.0])
-    kept = emit("noeira.dropout", [np.ones(64), key, half, one], [Spec((64,), "float64")])[0]  # the words' top bits
-    counters = emit("iota", [key], [Spec((size(shape),), "uint64")])[0]
-    return cast(reshape(_box_muller(counters, _squares_key(kept)), shape), dtype)
+    return cast(reshape(_box_muller(_staged_counters(key, shape), _staged_key(key)), shape), dtype)

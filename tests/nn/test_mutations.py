@@ -9,7 +9,7 @@ import pytest
 
 from noeira import nn
 from noeira.ops import activation_grad
-from tests import catalogue, catalogue_random, catalogue_recurrence, catalogue_rl
+from tests import catalogue, catalogue_random, catalogue_recurrence, catalogue_rl, catalogue_tokens
 from tests.compare import (
     Case,
     assert_accumulates,
@@ -172,6 +172,28 @@ def first_grad_only(vjp: Any) -> Any:
     return lambda self, saved, grad: tuple(g if i == 0 else 0 * g for i, g in enumerate(vjp(self, saved, grad)))
 
 
+def _of_one_sample(self: Any, x: Any, grad: Any) -> Any:
+    """LearnedQueries' vjp without the sum over the batch."""
+    self.weight.accumulate(grad[0])
+    return 0 * x
+
+
+def _from_the_end(self: Any, tokens: int, grad: Any) -> Any:
+    """LearnedTokens' vjp that looks for tokens put first behind the others."""
+    self.weight.accumulate(grad[:, tokens:].sum(axis=0))
+    return grad[:, :tokens]
+
+
+def _forgetful(vjp: Vjp) -> Callable[[Any, Any, Any], Any]:
+    """A block that does not train what made its memory."""
+
+    def rule(self: Any, saved: Any, grad: Any) -> Any:
+        dx, dm = vjp(self, saved, grad)
+        return dx, 0 * dm
+
+    return rule
+
+
 SOFT = "CrossEntropyLoss, probabilities, smoothing, class weights"
 
 MUTATIONS = (
@@ -238,10 +260,25 @@ MUTATIONS = (
     Mutation("LSTMSeq", "recurrent weights halved", param_grad("weight_hh", half)),
     Mutation("LSTMCell", "the state saved is another", saved_as(lambda kept: (*kept[:3], 0 * kept[3]))),
     Mutation("HashDropout", "mask of the next step", saved_as(lambda key: key + np.array([0, 1, 0]))),
+    Mutation("SpaceTimeTranspose", "not turned", instead(lambda self, saved, grad: grad.reshape(2, 3, 5, 4))),
+    Mutation("LearnedQueries", "dQ halved", param_grad("weight", half)),
+    Mutation("LearnedQueries", "of one sample", instead(_of_one_sample)),
+    Mutation("LearnedTokens", "from the wrong end", instead(_from_the_end)),
+    Mutation("LearnedTokens", "dT lost", param_grad("weight", lambda g: 0 * g)),
+    Mutation("BroadcastTokens", "a mean for the sum", input_grad(lambda g: g / 3)),
+    Mutation("MAEReplacer", "what was kept for what was dropped", saved_as(np.logical_not)),
+    Mutation("MAEReplacer", "decisions of the next frame", saved_as(lambda dropped: np.roll(dropped, 1, axis=0))),
+    Mutation("MAEReplacer", "dm of another sign", param_grad("mask_token", np.negative)),
+    Mutation("MultiHeadCrossAttention", "halved", input_grads(half)),
+    Mutation("DecoderBlock", "the memory's gradient lost", instead(_forgetful(nn.DecoderBlock.vjp))),
+    Mutation("ConditionalTransformerBlock", "halved", input_grads(half)),
+    Mutation("ConditionalTransformerBlock", "shift for scale", param_grad("modulation.bias", lambda g: np.roll(g, 6))),
+    Mutation("TimeAttentionLatents", "tokens exchanged", input_grad(lambda g: np.roll(g, 1, axis=2))),
+    Mutation("TimeAttentionLatents", "frames exchanged", input_grad(lambda g: np.roll(g, 1, axis=1))),
 )
 
-
-ROWS = (*catalogue.ROWS, *catalogue_rl.ROWS, *catalogue_random.ROWS, *catalogue_recurrence.ROWS)
+FAMILIES = (catalogue, catalogue_random, catalogue_recurrence, catalogue_rl, catalogue_tokens)
+ROWS = tuple(row for family in FAMILIES for row in family.ROWS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.row}: {m.fault}")

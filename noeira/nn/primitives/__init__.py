@@ -66,6 +66,14 @@ from noeira.nn.primitives.sampling import GaussianVAE, RSample
 from noeira.nn.primitives.sigreg import SIGReg
 from noeira.nn.primitives.softmax import LogSoftmax, Softmax
 from noeira.nn.primitives.space_time import DynamicsSpaceAttention, ModalitySpaceAttention, SpaceTimeTranspose
+from noeira.nn.primitives.tokens import (
+    BroadcastTokens,
+    LearnedQueries,
+    LearnedTokens,
+    MAEReplacer,
+    SinusoidalPos1DTokens,
+    SinusoidalPos2DTokens,
+)
 from noeira.nn.primitives.transformer import BiasAdd, Gate, Modulate, SinusoidalPosAdd, SwiGLU, TokenMean
 
 __all__ = [
@@ -82,6 +90,7 @@ __all__ = [
     "BiasAdd",
     "BinaryElementwise",
     "BlockLinear",
+    "BroadcastTokens",
     "CenterHalf",
     "Clamp",
     "Concat",
@@ -116,6 +125,8 @@ __all__ = [
     "LayerNormAct",
     "LayerNormNoAffine",
     "LeakyReLU",
+    "LearnedQueries",
+    "LearnedTokens",
     "Linear",
     "LinearAct",
     "LinearGELU",
@@ -125,6 +136,7 @@ __all__ = [
     "LinearSwish",
     "LinearTanh",
     "LogSoftmax",
+    "MAEReplacer",
     "MSEPerSample",
     "MaskedAttention",
     "MaxPool2D",
@@ -153,6 +165,8 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "SimNorm",
+    "SinusoidalPos1DTokens",
+    "SinusoidalPos2DTokens",
     "SinusoidalPosAdd",
     "Slice",
     "Softmax",

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
-from noeira.ops.elementwise import greater, where
 from noeira.ops.formula import formula, formula_grad
 from noeira.ops.reduce import sum_to
+from noeira.ops.tokens import zeros_like
 
 
 class _Same(Module):
@@ -296,10 +296,6 @@ class CenterHalf(_Same):
         return grad_output
 
 
-def _zeros(like: Array) -> Array:
-    return where(greater(like, like), like, 0.0)  # not 0 * like, which keeps NaN and inf
-
-
 class StopGrad(_Same):
     """y = x, through which no gradient passes.
 
@@ -324,7 +320,7 @@ class StopGrad(_Same):
 
     def vjp(self, saved: None, grad_output: Array) -> Array:
         """Dy -> 0."""
-        return _zeros(grad_output)
+        return zeros_like(grad_output)
 
 
 class GradGate(_Same):
@@ -363,7 +359,7 @@ class GradGate(_Same):
         """Dy -> gate dy."""
         if self.gate == 1:
             return grad_output
-        return _zeros(grad_output) if self.gate == 0 else grad_output * self.gate
+        return zeros_like(grad_output) if self.gate == 0 else grad_output * self.gate
 
 
 class Elementwise(_Same):
