@@ -58,7 +58,7 @@ FRAMES = (
 )
 WORLDS = (
     Sample("frames", (6, 2, 2, 1, 2), ((2, 3, 8, 18),)),
-    Sample("one frame", (4, 1, 2, 1, 2), ((1, 1, 8, 12),)),
+    Sample("one frame", (4, 1, 2, 1, 2), ((1, 1, 8, 12),), compiled=False),
 )
 
 # ---- attention to a memory -------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _padding(*lengths: int) -> Input:
 
 MEMORY = (
     Sample("a memory", (6, 2), ((2, 3, 6), (2, 5, 6))),
-    Sample("two tokens of memory", (4, 1), ((3, 5, 4), (3, 2, 4))),
+    Sample("two tokens of memory", (4, 1), ((3, 5, 4), (3, 2, 4)), compiled=False),
     Sample("padded memory", (6, 3), ((2, 3, 6), (2, 4, 6), _padding(4, 2))),
 )
 EMPTY = Sample("empty batch", (6, 2), ((0, 3, 6), (0, 5, 6)))
@@ -211,15 +211,14 @@ def _word(counter: int, key: int) -> int:
     return (x * x + z) % 2**64 >> 32
 
 
-def masked(
-    shape: tuple[int, ...], p_min: float, p_max: float, name: str = "MAEReplacer#1", step: int = 1
-) -> np.ndarray:
-    """Which tokens a replacer's draw drops, number by number."""
-    root = fold_in(np.array([SEED, step, 0]), stream_of(name))
+def masked(shape: tuple[int, ...], p_min: float, p_max: float, within: str = "") -> np.ndarray:
+    """Which tokens a replacer's first draw drops, number by number."""
+    root = np.array([SEED, 1, 0])
+    root = fold_in(fold_in(root, stream_of(within)) if within else root, stream_of("MAEReplacer#1"))
     keys = []
     for number in (0, 1):
         stream = int(fold_in(root, number)[2])
-        ones = bits(64, seed=SEED, stream=stream, step=step) >> 31
+        ones = bits(64, seed=SEED, stream=stream, step=1) >> 31
         keys.append(sum(int(bit) << i for i, bit in enumerate(ones)) | 1)
     frames, tokens = int(np.prod(shape[:-2])), shape[-2]
     low, high = round(p_min * 2**32), round(p_max * 2**32)
@@ -233,6 +232,18 @@ def _replaced(layer: nn.MAEReplacer) -> Twin:
         if not layer.training:
             return x
         return torch.where(torch.tensor(masked(tuple(x.shape), layer.p_min, layer.p_max)), params["mask_token"], x)
+
+    return twin
+
+
+def _replaced_twice(net: nn.Repeat) -> Twin:
+    """Two replacers in a chain, each with a draw of its own."""
+
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        for i, layer in enumerate(net.layers):
+            dropped = masked(tuple(x.shape), layer.p_min, layer.p_max, within=f"[{i}]")  # type: ignore[union-attr]
+            x = torch.where(torch.tensor(dropped), params[f"{i}.mask_token"], x)
+        return x
 
     return twin
 
@@ -268,6 +279,16 @@ def _conditional_twin(net: nn.ConditionalTransformerBlock) -> Twin:
     return twin
 
 
+def _conditional_stack(net: nn.RepeatConditional) -> Twin:
+    def twin(params: Params, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        for i, block in enumerate(net.layers):
+            own = {name.removeprefix(f"{i}."): value for name, value in params.items() if name.startswith(f"{i}.")}
+            x = _conditional_twin(block)(own, x, c)  # type: ignore[arg-type]
+        return x
+
+    return twin
+
+
 def _time_twin(net: nn.TimeAttentionLatents) -> Twin:
     """One latent after the other, each with its history."""
 
@@ -292,14 +313,14 @@ CONDITIONED = (
 )
 HISTORIES = (
     Sample("some latents", (6, 2, 2), ((2, 3, 5, 6),)),
-    Sample("all latents", (4, 1, 3), ((3, 4, 3, 4),)),
+    Sample("all latents", (4, 1, 3), ((3, 4, 3, 4),), compiled=False),
     Sample("empty batch", (6, 2, 2), ((0, 3, 5, 6),)),
 )
 
 ROWS: tuple[Row, ...] = (
     Row("SpaceTimeTranspose", nn.SpaceTimeTranspose, nn.SpaceTimeTranspose,
         lambda _: lambda params, x: x.transpose(1, 2), (),
-        (Sample("frames", (), ((2, 3, 5, 4),)), Sample("one of each", (), ((1, 1, 1, 1),)),
+        (Sample("frames", (), ((2, 3, 5, 4),)), Sample("one of each", (), ((1, 1, 1, 1),), compiled=False),
          Sample("empty batch", (), ((0, 3, 2, 4),))),
         (Mistake("rank", lambda: nn.SpaceTimeTranspose()(_zeros(2, 3, 4)),
                  r"expected an input of shape \[B, T, S, D\], got \[2, 3, 4\]"),)),
@@ -339,7 +360,7 @@ ROWS: tuple[Row, ...] = (
     Row("DecoderBlock, causal", nn.DecoderBlock, lambda *a: nn.DecoderBlock(*a, is_causal=True), _decoder_twin,
         ("chain",), MEMORY[:1], step=1e-3),
     Row("LearnedQueries", nn.LearnedQueries, nn.LearnedQueries, lambda _: _queries, ("chain",),
-        (Sample("rank 2", (3, 5), ((2, 4),)), Sample("rank 4", (1, 1), ((3, 2, 1, 2),)),
+        (Sample("rank 2", (3, 5), ((2, 4),)), Sample("rank 4", (1, 1), ((3, 2, 1, 2),), compiled=False),
          Sample("empty batch", (3, 5), ((0, 4),))),
         (Mistake("no samples", lambda: nn.LearnedQueries(3, 5)(np.float32(1)),
                  r"expected an input of shape \[B, \.\.\.\], got no samples to count"),
@@ -355,16 +376,16 @@ ROWS: tuple[Row, ...] = (
                  r"expected an input of shape \[B, S, 5\] with a known S, got \[3, 5\]"))),
     Row("BroadcastTokens", nn.BroadcastTokens, nn.BroadcastTokens,
         lambda layer: lambda params, x: x[:, None].repeat(1, layer.num_tokens, 1), (),
-        (Sample("three", (3,), ((2, 5),)), Sample("one", (1,), ((1, 1),)), Sample("empty batch", (3,), ((0, 5),))),
+        (Sample("three", (3,), ((2, 5),)), Sample("one", (1,), ((1, 1),), compiled=False), Sample("empty batch", (3,), ((0, 5),))),
         (Mistake("rank", lambda: nn.BroadcastTokens(3)(_zeros(2, 3, 5)), r"shape \[B, D\], got \[2, 3, 5\]"),
          Mistake("none", lambda: nn.BroadcastTokens(0), r"expected num_tokens to be a positive integer", ValueError))),
     Row("SinusoidalPos1DTokens", nn.SinusoidalPos1DTokens, nn.SinusoidalPos1DTokens, _line, ("chain",),
-        (Sample("even", (7, 6), ((2, 3),)), Sample("odd", (3, 5), ((2, 4, 1),)),
+        (Sample("even", (7, 6), ((2, 3),)), Sample("odd", (3, 5), ((2, 4, 1),), compiled=False),
          Sample("empty batch", (3, 4), ((0, 3),))),
         (Mistake("integers", lambda: nn.SinusoidalPos1DTokens(3, 4)(np.zeros((2, 3), np.int64)),
                  r"expected a floating-point input, got int64 \[2, 3\]"),)),
     Row("SinusoidalPos2DTokens", nn.SinusoidalPos2DTokens, nn.SinusoidalPos2DTokens, _map, ("chain",),
-        (Sample("a map", (3, 4, 8), ((2, 3),)), Sample("two maps, odd halves", (2, 5, 6, 2), ((2, 3),)),
+        (Sample("a map", (3, 4, 8), ((2, 3),)), Sample("two maps, odd halves", (2, 5, 6, 2), ((2, 3),), compiled=False),
          Sample("empty batch", (2, 1, 4), ((0, 3),))),
         (Mistake("odd", lambda: nn.SinusoidalPos2DTokens(3, 4, 5), r"expected an even number of features, got 5",
                  ValueError),)),
@@ -388,6 +409,11 @@ ROWS: tuple[Row, ...] = (
     Row("ConditionalTransformerBlock, causal, another width", nn.ConditionalTransformerBlock,
         lambda *a: nn.ConditionalTransformerBlock(*a, cond_dim=3, is_causal=True), _conditional_twin, ("chain",),
         (Sample("narrow", (6, 2), ((2, 3, 6), (2, 3))),), step=1e-3),
+    Row("RepeatConditional, of transformer blocks", nn.RepeatConditional,
+        lambda: nn.RepeatConditional(2, lambda: nn.ConditionalTransformerBlock(4, 2, 1)), _conditional_stack,
+        ("chain",), (Sample("one condition a sample", (), ((2, 3, 4), (2, 4))),), step=1e-3),
+    Row("Repeat, of replacers", nn.Repeat, lambda: nn.Repeat(2, lambda: nn.MAEReplacer(3, 0.2, 0.6)), _replaced_twice,
+        ("chain",), (Sample("frames", (), ((2, 3, 11, 3),)),)),
     Row("TimeAttentionLatents", nn.TimeAttentionLatents, nn.TimeAttentionLatents, _time_twin, ("chain",), HISTORIES,
         (Mistake("rank", lambda: nn.TimeAttentionLatents(6, 2, 2)(_zeros(2, 5, 6)),
                  r"expected an input of shape \[B, T, S, 6\] with a known S >= 2, got \[2, 5, 6\]"),
