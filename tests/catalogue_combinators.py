@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,133 @@ TWO = (
 )
 RANKS = (Sample("rank 2", (), ((6, 5),)), Sample("rank 3", (), ((2, 3, 5),)), Sample("empty batch", (), ((0, 5),)))
 
+# ---- random graphs ---------------------------------------------------------------------------------------------------
+
+WIDTH = 4
+KINDS = ("linear", "shared", "tanh", "sum", "difference", "product")
+
+
+def grow(choose: Callable[[Sequence[Any]], Any]) -> nn.ComputeGraph:
+    """A graph of up to eight nodes in any order of declaration, some shared, all read; `choose` picks one of several."""
+    slots = [f"x{i}" for i in range(choose((1, 2, 3)))]
+    shared = nn.LinearTanh(WIDTH, WIDTH)
+    names, nodes = list(slots), []
+    for i in range(choose(range(1, 9))):
+        kind = choose(KINDS)
+        module, count = {
+            "linear": (nn.Linear(WIDTH, WIDTH), 1),
+            "shared": (shared, 1),
+            "tanh": (nn.Tanh(), 1),
+            "sum": (nn.Add(), choose((1, 2, 3))),
+            "difference": (nn.Subtract(), 2),
+            "product": (nn.Multiply(), 2),
+        }[kind]
+        nodes.append(nn.Node(f"n{i}", module, *(choose(names) for _ in range(count))))
+        names.append(f"n{i}")
+    nodes.append(nn.Node("y", nn.Add(), *names))
+    order = []
+    while nodes:
+        order.append(nodes.pop(choose(range(len(nodes)))))
+    return nn.ComputeGraph(*(nn.InputSlot(name) for name in slots), *order, outputs="y")
+
+
+def random_graph(seed: int) -> nn.ComputeGraph:
+    """A graph of the seed."""
+    rng = np.random.default_rng(seed)
+    return grow(lambda items: items[rng.integers(len(items))])
+
+
+def by_autograd(graph: nn.ComputeGraph) -> Twin:
+    """The graph of `grow` in PyTorch, evaluated by need."""
+    names = {id(param): name for name, param in graph.named_parameters().items()}
+
+    def twin(params: Params, *inputs: torch.Tensor) -> torch.Tensor:
+        values = dict(zip(graph.inputs, inputs, strict=True))
+
+        def value(name: str) -> torch.Tensor:
+            if name not in values:
+                node = graph.nodes[name]
+                x = [value(source) for source in node.inputs]
+                match node.module:
+                    case nn.Linear() as layer:
+                        y = x[0] @ params[names[id(layer.weight)]] + params[names[id(layer.bias)]]
+                        values[name] = torch.tanh(y) if isinstance(layer, nn.LinearTanh) else y
+                    case nn.Tanh():
+                        values[name] = torch.tanh(x[0])
+                    case nn.Add():
+                        values[name] = sum(x[1:], x[0])
+                    case nn.Subtract():
+                        values[name] = x[0] - x[1]
+                    case nn.Multiply():
+                        values[name] = x[0] * x[1]
+            return values[name]
+
+        return value("y")
+
+    return twin
+
+
+def _random_samples() -> tuple[Sample, ...]:
+    return tuple(
+        Sample(f"seed {seed}", (seed,), ((3, WIDTH),) * len(random_graph(seed).inputs), 0.5) for seed in range(8)
+    )
+
+
+# ---- branches --------------------------------------------------------------------------------------------------------
+
+
+def _maps(params: Params, x: torch.Tensor, name: str) -> torch.Tensor:
+    return F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"], padding=1)
+
+
+MAPS = (Sample("images", (), ((2, 3, 4, 5),)), Sample("empty batch", (), ((0, 3, 4, 5),)))
+
+
+def _joined_mistakes(cls: type) -> tuple[Mistake, ...]:
+    name = cls.__name__
+    return (
+        Mistake("not a module", lambda: cls(np.tanh), rf"{name}: expected (a module|modules), got ufunc",
+                nn.CompositionError),
+        Mistake("no axis", lambda: cls(nn.ReLU(), axis="channels"), rf"{name}: expected an axis, got 'channels'",
+                ValueError),
+        Mistake("images joined on the last axis", lambda: cls(nn.Conv2D(3, 2, 3)),
+                rf"{name}: .*Conv2D\(3, 2, .*\) has [23] features on axis 1, but outputs are joined on axis -1: "
+                r"expected axis=1", nn.CompositionError),
+        Mistake("features joined on axis 1", lambda: cls(nn.Linear(3, 2), axis=1),
+                r"Linear\(3, 2\) has [23] features on axis -1, .* expected axis=-1" if cls is nn.SkipConcat else
+                r"module '0' \(Linear\(3, 2\)\) has 2 features on axis -1, .* expected axis=-1",
+                nn.CompositionError),
+        Mistake("outputs that differ on another axis", lambda: cls(nn.Flatten())(_zeros(2, 3, 4)) if
+                cls is nn.SkipConcat else cls(nn.Flatten(), nn.ReLU())(*[_zeros(2, 3, 4)] * (1 + (cls is nn.BranchConcat))),
+                rf"module {name}\(\): expected (arrays that differ on axis|an axis of)"),
+    )  # fmt: skip
+
+
 ROWS: tuple[Row, ...] = (
+    Row("Parallel", nn.Parallel, lambda: nn.Parallel(nn.LinearTanh(5, 3), nn.GELU(), nn.Linear(5, 1, bias=False)),
+        lambda _: lambda p, x: torch.cat([torch.tanh(_affine(p, "0", x)), F.gelu(x), _affine(p, "2", x)], -1),
+        ("chain",), RANKS,
+        (*_joined_mistakes(nn.Parallel),
+         Mistake("nothing", nn.Parallel, r"Parallel: expected at least one module, got none", nn.CompositionError),
+         Mistake("branches of two widths", lambda: nn.Parallel(nn.ReLU(), nn.Linear(4, 3), nn.Linear(5, 3)),
+                 r"Parallel: module '2' \(Linear\(5, 3\)\) expects 5 .*, but module '1' \(Linear\(4, 3\)\) expects 4",
+                 nn.CompositionError),
+         Mistake("wrong input, by path", lambda: nn.Sequential(nn.Parallel(nn.ReLU(), nn.Linear(4, 3)))(_zeros(2, 5)),
+                 r"module '0\.1' \(Linear\(4, 3\)\): expected an input of shape"))),
+    Row("Parallel, channels", nn.Parallel,
+        lambda: nn.Parallel(nn.Conv2D(3, 2, 3, padding=1), nn.Tanh(), nn.Conv2D(3, 1, 3, padding=1), axis=1),
+        lambda _: lambda p, x: torch.cat([_maps(p, x, "0"), torch.tanh(x), _maps(p, x, "2")], 1), ("chain",), MAPS),
+    Row("BranchConcat", nn.BranchConcat, lambda: nn.BranchConcat(nn.LinearTanh(5, 4), nn.Linear(3, 2)),
+        lambda _: lambda p, x, c: torch.cat([torch.tanh(_affine(p, "0", x)), _affine(p, "1", c)], -1), ("chain",), TWO,
+        (*_joined_mistakes(nn.BranchConcat),
+         Mistake("one input too few", lambda: nn.BranchConcat(nn.ReLU(), nn.ReLU())(_zeros(2, 5)),
+                 r"module BranchConcat\(\): expected 2 inputs, one a branch, got 1"))),
+    Row("SkipConcat", nn.SkipConcat, lambda: nn.SkipConcat(nn.LinearTanh(5, 3)),
+        lambda _: lambda p, x: torch.cat([x, torch.tanh(_affine(p, "module", x))], -1), ("chain",), RANKS,
+        _joined_mistakes(nn.SkipConcat)),
+    Row("SkipConcat, channels", nn.SkipConcat,
+        lambda: nn.Sequential(nn.SkipConcat(nn.Conv2D(3, 2, 3, padding=1), axis=1), nn.Conv2D(5, 1, 3, padding=1)),
+        lambda _: lambda p, x: _maps(p, torch.cat([x, _maps(p, x, "0.module")], 1), "1"), ("chain",), MAPS),
     Row("Add", nn.Add, nn.Add, lambda _: lambda params, *x: sum(x[1:], x[0]), ("chain",),
         (*PAIRS, Sample("three", (), ((4, 5), (4, 1), (4, 5))), Sample("one", (), ((4, 5),))),
         (Mistake("nothing", lambda: nn.Add()(), r"expected at least one input to add, got none"),)),
@@ -220,6 +346,7 @@ ROWS: tuple[Row, ...] = (
     _arithmetic(nn.Multiply, lambda a, b: a * b),
     _arithmetic(nn.Divide, lambda a, b: a / b),
     Row("ComputeGraph", nn.ComputeGraph, diamond, lambda _: _diamond, ("chain",), TWO, GRAPH_MISTAKES, step=4e-3),
+    Row("ComputeGraph, random", nn.ComputeGraph, random_graph, by_autograd, ("chain",), _random_samples(), step=1e-3),
     Row("ComputeGraph, external nodes", Borrower, Borrower, lambda _: _borrower, ("chain",),
         (Sample("rank 2", (), ((4, 5), (4, 5))),), step=4e-3),
     Row("composed", Tour, Tour, lambda _: _tour, ("chain",), RANKS, step=4e-3),

@@ -1,5 +1,6 @@
 """The gates must be able to fail: each mutation here is a plausible fault, and every gate it concerns sees it."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,14 @@ import pytest
 
 from noeira import nn
 from noeira.ops import activation_grad
-from tests import catalogue, catalogue_random, catalogue_recurrence, catalogue_rl, catalogue_tokens
+from tests import (
+    catalogue,
+    catalogue_combinators,
+    catalogue_random,
+    catalogue_recurrence,
+    catalogue_rl,
+    catalogue_tokens,
+)
 from tests.compare import (
     Case,
     assert_accumulates,
@@ -194,6 +202,30 @@ def _forgetful(vjp: Vjp) -> Callable[[Any, Any, Any], Any]:
     return rule
 
 
+def _unwired(kept: Any, name: str) -> Any:
+    """A graph's saved part in which one node sends no gradients back."""
+    wiring, values, unread = kept
+    steps = tuple(
+        dataclasses.replace(step, sources=(None,) * len(step.sources)) if step.name == name else step
+        for step in wiring.steps
+    )
+    return dataclasses.replace(wiring, steps=steps), values, unread
+
+
+def _last_condition(self: Any, saved: Any, grad: Any) -> Any:
+    """A conditional stack that does not add up the gradients of its condition."""
+    dc = None
+    for module, kept in zip(reversed(self.layers), reversed(saved), strict=True):
+        grad, dc = module.vjp(kept, grad)
+    return grad, dc
+
+
+def _without_last_branch(self: Any, saved: Any, grad: Any) -> Any:
+    """Branches side by side of which the last sends no gradient back."""
+    first, *rest = self._grads(saved, grad)[:-1]
+    return sum(rest, first)
+
+
 SOFT = "CrossEntropyLoss, probabilities, smoothing, class weights"
 
 MUTATIONS = (
@@ -275,9 +307,26 @@ MUTATIONS = (
     Mutation("ConditionalTransformerBlock", "shift for scale", param_grad("modulation.bias", lambda g: np.roll(g, 6))),
     Mutation("TimeAttentionLatents", "tokens exchanged", input_grad(lambda g: np.roll(g, 1, axis=2))),
     Mutation("TimeAttentionLatents", "frames exchanged", input_grad(lambda g: np.roll(g, 1, axis=1))),
+    Mutation("Add", "the first input's gradient doubled", instead(lambda self, saved, grad: (2 * grad, grad))),
+    Mutation("Subtract", "no sign", instead(lambda self, saved, grad: (grad, grad))),
+    Mutation("Multiply", "factors exchanged", saved_as(lambda kept: kept[::-1])),
+    Mutation("Divide", "of another sign", instead(lambda self, kept, grad: (grad / kept[1], grad * kept[2] / kept[1]))),
+    Mutation("ComputeGraph", "one reader's gradient lost", saved_as(lambda kept: _unwired(kept, "product"))),
+    Mutation("ComputeGraph", "a use of a shared layer lost", saved_as(lambda kept: _unwired(kept, "twice"))),
+    Mutation("RepeatConditional", "only the last module's dc", instead(_last_condition)),
+    Mutation("Parallel", "a branch forgotten", instead(_without_last_branch)),
+    Mutation("BranchConcat", "halved", input_grads(half)),
+    Mutation("SkipConcat", "no skip", instead(lambda self, saved, grad: self.module.vjp(saved[0], grad[..., 5:]))),
 )
 
-FAMILIES = (catalogue, catalogue_random, catalogue_recurrence, catalogue_rl, catalogue_tokens)
+FAMILIES = (
+    catalogue,
+    catalogue_combinators,
+    catalogue_random,
+    catalogue_recurrence,
+    catalogue_rl,
+    catalogue_tokens,
+)
 ROWS = tuple(row for family in FAMILIES for row in family.ROWS)
 
 

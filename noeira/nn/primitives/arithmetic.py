@@ -161,7 +161,7 @@ class Divide(_OfTwo):
         return sum_to(da, a), -sum_to(da * y, b.shape)
 
 
-class _Affine(Module):
+class Affine(Module):
     """y = scale x + shift, with constants: what a number does to a value."""
 
     def __init__(self, scale: float, shift: float):
@@ -193,7 +193,7 @@ def _operator(module: type[Module], constant: Callable[[float], tuple[float, flo
         if isinstance(other, Value):
             return module()(self, other)
         if isinstance(other, int | float | np.number):
-            return _Affine(*constant(float(other)))(self)
+            return Affine(*constant(float(other)))(self)
         raise TypeError(
             f"expected a number or a value that a module gave, got {type(other).__name__}, which would get no "
             f"gradient: {RULE}"
@@ -217,4 +217,4 @@ for _name, _module, _constant in (
 ):
     setattr(Value, _name, _operator(_module, _constant))
 Value.__rtruediv__ = _no_reciprocal  # type: ignore[attr-defined]
-Value.__neg__ = lambda self: _Affine(-1.0, 0.0)(self)  # type: ignore[attr-defined]
+Value.__neg__ = lambda self: Affine(-1.0, 0.0)(self)  # type: ignore[attr-defined]

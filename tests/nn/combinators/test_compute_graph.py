@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noeira import nn
-from tests.catalogue_combinators import Borrower, diamond
+from tests.catalogue_combinators import WIDTH, Borrower, by_autograd, diamond, grow
 from tests.compare import (
     Case,
     assert_accumulates,
@@ -23,60 +22,11 @@ from tests.compare import (
     reference,
 )
 
-WIDTH = 4
-
 
 @st.composite
 def graphs(draw: st.DrawFn) -> nn.ComputeGraph:
-    """A graph of up to eight nodes in any order of declaration, some shared, every slot read."""
-    slots = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
-    shared = nn.LinearTanh(WIDTH, WIDTH)
-    names, nodes = list(slots), []
-    for i in range(draw(st.integers(1, 8))):
-        kind = draw(st.sampled_from(("linear", "shared", "tanh", "sum", "difference", "product")))
-        module, count = {
-            "linear": (nn.Linear(WIDTH, WIDTH), 1),
-            "shared": (shared, 1),
-            "tanh": (nn.Tanh(), 1),
-            "sum": (nn.Add(), draw(st.integers(1, 3))),
-            "difference": (nn.Subtract(), 2),
-            "product": (nn.Multiply(), 2),
-        }[kind]
-        nodes.append(nn.Node(f"n{i}", module, *(draw(st.sampled_from(names)) for _ in range(count))))
-        names.append(f"n{i}")
-    last = nn.Node("y", nn.Add(), *slots, *draw(st.permutations([node.name for node in nodes])))
-    parts = [*draw(st.permutations(nodes)), last]
-    return nn.ComputeGraph(*(nn.InputSlot(name) for name in slots), *parts, outputs="y")
-
-
-def by_autograd(graph: nn.ComputeGraph) -> Any:
-    """The same graph in PyTorch, evaluated by need."""
-    names = {id(param): name for name, param in graph.named_parameters().items()}
-
-    def twin(params: dict[str, torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
-        values = dict(zip(graph.inputs, inputs, strict=True))
-
-        def value(name: str) -> torch.Tensor:
-            if name not in values:
-                node = graph.nodes[name]
-                x = [value(source) for source in node.inputs]
-                match node.module:
-                    case nn.Linear() as layer:
-                        y = x[0] @ params[names[id(layer.weight)]] + params[names[id(layer.bias)]]
-                        values[name] = torch.tanh(y) if isinstance(layer, nn.LinearTanh) else y
-                    case nn.Tanh():
-                        values[name] = torch.tanh(x[0])
-                    case nn.Add():
-                        values[name] = torch.stack(x).sum(0)
-                    case nn.Subtract():
-                        values[name] = x[0] - x[1]
-                    case nn.Multiply():
-                        values[name] = x[0] * x[1]
-            return values[name]
-
-        return value("y")
-
-    return twin
+    """Graphs of all shapes."""
+    return grow(lambda items: draw(st.sampled_from(items)))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

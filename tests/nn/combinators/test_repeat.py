@@ -5,21 +5,29 @@ import pytest
 
 from noeira.nn import (
     Adam,
+    CompositionError,
     CrossEntropyLoss,
     Dropout,
+    Embedding,
     Linear,
     LinearGELU,
     Module,
+    Parallel,
     Param,
+    ReLU,
     Repeat,
+    RepeatConditional,
     Sequential,
+    SkipConcat,
     Trainer,
     Zero,
+    composed,
     seed,
 )  # fmt: skip
 from noeira.nn.core.summary import trace
 from noeira.nn.training.staging import DataSpec, train_step
 from noeira.runtime.staging import StagedGraph
+from tests.compiled import stage
 from tests.nn.training.conftest import make_data
 
 
@@ -117,3 +125,48 @@ def test_training_equals_the_chain_written_out_and_the_reference(p):
         net.vjp(saved, loss.vjp(kept))
         optimizer.step(net)
         assert float(value) == pytest.approx(losses[0][i], rel=2e-4)
+
+
+class Conditioned(Module):
+    """x + gelu(x W + b) (c V + a), with dropout."""
+
+    def __init__(self, p):
+        self.inner, self.condition = Sequential(LinearGELU(12, 12), Dropout(p)), Linear(4, 12)
+
+    @composed
+    def forward(self, x, c):
+        return x + self.inner(x) * self.condition(c)
+
+
+def test_a_conditional_stack_is_one_body_each_way_whatever_the_depth():
+    def staged(depth):
+        net = RepeatConditional(depth, lambda: Conditioned(0.1))
+        return stage("stack", net, [(("b", 12), "float32"), (("b", 4), "float32")])
+
+    shallow, deep = staged(2), staged(7)
+    assert bodies(shallow) == bodies(deep) == ["Conditioned_forward", "Conditioned_vjp"]
+    assert [op.name for op in deep.ops].count("call") == 14
+
+
+def test_a_conditional_stack_takes_ids_and_draws_a_mask_a_copy():
+    class Looked(Module):
+        def __init__(self):
+            self.table, self.drop = Embedding(5, 4), Dropout(0.5)
+
+        @composed
+        def forward(self, x, ids):
+            return self.drop(x) + self.table(ids)
+
+    net = RepeatConditional(2, Looked).init(seed=0)
+    y, saved = net.forward(np.ones((3, 4), np.float32), np.array([1, 2, 2]))
+    dx, nothing = net.vjp(saved, np.ones_like(y))
+    assert nothing is None and set(np.unique(dx)) == {0.0, 4.0}  # kept by both masks, or lost by one
+    kept = [layer.vjp(kept, np.ones_like(y))[0] for layer, kept in zip(net, saved, strict=True)]
+    assert not np.array_equal(*kept)
+
+
+def test_widths_of_branches_go_on():
+    net = Sequential(Parallel(Linear(4, 3), ReLU()), SkipConcat(Linear(7, 2)), Linear(9, 1))
+    assert net.expects() == (-1, 4) and net.gives(None) == (-1, 1)
+    with pytest.raises(CompositionError, match=r"module '1' \(Linear\(6, 1\)\) expects 6 .* gives 7"):
+        Sequential(Parallel(Linear(4, 3), Linear(4, 4)), Linear(6, 1))
