@@ -115,6 +115,11 @@ class Recorder:
         arrays = _map(self._array, inputs)
         with _recording(None), context.called(name):
             output, kept = module.forward(*arrays, **options)
+        wrong = next(
+            (x for x in leaves(output) if x is not None and not isinstance(x, np.ndarray | np.generic | Staged)), None
+        )
+        if wrong is not None:
+            raise TypeError(f"expected {module.describe()} to give arrays or tuples of them, got {_kind(wrong)}")
         values = _map(lambda array: None if array is None else self.enter(array), output)
         if isinstance(values, tuple):
             found = [value for value in leaves(values) if value is not None]

@@ -72,7 +72,7 @@ class Box:
     Args:
         index: Position in the diagram.
         path: Dotted path of the module; of an input, its name.
-        label: The module and its sizes, or the names of a container's own ops.
+        label: The module and its sizes, or the names of a container's own ops; the slot of a graph's input.
         shape: Of what it gives.
         category: The kind of its heaviest kernel.
         reads: Boxes it reads from.
@@ -180,8 +180,17 @@ class _Builder:
         self, module: Module, graph: StagedGraph, inputs: list[Staged], ran: dict[str, Module], cuts: list[int]
     ):
         self.module, self.graph, self.ran, self.cuts = module, graph, ran, sorted(cuts)
+        named = getattr(module, "inputs", None)
+        slots = named if isinstance(named, tuple) else ()
         self.boxes = [
-            Box(i, value.name, "input", value.shape, "input", bytes_written=_bytes(value))
+            Box(
+                i,
+                value.name,
+                slots[i] if i < len(slots) else "input",
+                value.shape,
+                "input",
+                bytes_written=_bytes(value),
+            )
             for i, value in enumerate(inputs)
         ]
         self.home: dict[int, int] = {value.index: i for i, value in enumerate(inputs)}

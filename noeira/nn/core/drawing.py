@@ -92,8 +92,11 @@ COLOURS = {
 }
 """Fill of a box by its kind."""
 
-WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 220, 64, 24, 40, 16
+WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 220, 64, 28, 40, 32
 """Of boxes, and between them, in pixels."""
+
+BULGE = 0.8 * WIDTH
+"""How far to the side arrows are pulled that pass other rows."""
 
 
 def svg(diagram: Diagram) -> str:
@@ -123,10 +126,12 @@ def svg(diagram: Diagram) -> str:
         for source in box.reads:
             (x0, y0), (x1, y1) = place[source], place[box.index]
             x0, y0, x1 = x0 + WIDTH / 2, y0 + HEIGHT, x1 + WIDTH / 2
-            middle = (y0 + y1) / 2
+            middle, passing = (y0 + y1) / 2, level[box.index] - level[source] > 1
+            side = max(x0, x1) + BULGE  # around the boxes in between
+            bend = (side, middle, side, middle) if passing else (x0, middle, x1, middle)
+            controls = " ".join(f"{number:g}" for number in bend)
             lines.append(
-                f'<path d="M{x0:g} {y0:g}C{x0:g} {middle:g} {x1:g} {middle:g} {x1:g} {y1:g}" fill="none" '
-                'stroke="#555" marker-end="url(#tip)"/>'
+                f'<path d="M{x0:g} {y0:g}C{controls} {x1:g} {y1:g}" fill="none" stroke="#555" marker-end="url(#tip)"/>'
             )
     for box in diagram.boxes:
         x, y = place[box.index]

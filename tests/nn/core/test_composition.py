@@ -196,6 +196,17 @@ def test_a_value_does_not_outlive_its_forward():
         net.layer(net._last)
 
 
+def test_an_output_that_is_neither_array_nor_tuple_is_refused():
+    class Named(Module):
+        def forward(self, x):
+            return {"y": x}, None
+
+    net = forward_of(lambda self, x: self.layer(x))
+    net.layer = Named()
+    with pytest.raises(TypeError, match=r"expected Named\(\) to give arrays or tuples of them, got dict"):
+        net(X)
+
+
 def test_both_a_vjp_and_a_composed_forward_are_refused():
     with pytest.raises(TypeError, match="Both: a composed forward has its vjp already"):
 

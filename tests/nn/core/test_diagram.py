@@ -57,6 +57,7 @@ def test_a_graph_is_drawn_as_it_was_declared() -> None:
     arrows = {(names[source], box.path) for box in found.boxes for source in box.reads}
     assert arrows >= {("once", "twice"), ("twice", "sum"), ("once", "product"), ("gate.1", "sum"), ("product", "y")}
     assert names[found.outputs[0]] == "y"
+    assert [box.label for box in found.boxes[:2]] == ["x", "c"]
     borrowed = diagram(Borrower(), (3, 5), (3, 5))
     assert {box.path for box in borrowed.boxes} >= {"graph.left", "graph.right", "graph.product", "graph.y"}
 
