@@ -10,6 +10,7 @@ from noeira.runtime.programs import Program, build
 from tests import (
     catalogue_combinators,
     catalogue_linear,
+    catalogue_loss,
     catalogue_models,
     catalogue_random,
     catalogue_recurrence,
@@ -33,6 +34,7 @@ from tests.compiled import CPU, run, run_case, stage
 
 FAMILIES = (
     catalogue_linear,
+    catalogue_loss,
     catalogue_models,
     catalogue_combinators,
     catalogue_random,

@@ -12,7 +12,7 @@ import noeira
 from noeira import nn
 
 SECTIONS = ("Shape", "vjp", "Example", "Source")
-BASES = {nn.Module, nn.Loss, nn.Activation, nn.Formula, nn.BatchNorm}
+BASES = {nn.Module, nn.Loss, nn.Activation, nn.Formula, nn.BatchNorm, nn.ElementwiseLoss}
 """Classes to inherit from, which have no example of their own."""
 
 PUBLIC = [

@@ -20,8 +20,8 @@ class ArrayDataset:
     Args:
         inputs: float32 or uint8, [N, ...], memory maps kept as they are; or ids (tokens), of a wider integer dtype,
             stored as int32.
-        targets: class ids, [N] or one a token [N, T], any integer dtype, stored as int32; or probability
-            rows, [N, C], any floating dtype, stored as float32.
+        targets: class ids, [N] or one a token [N, T], any integer dtype, stored as int32; or numbers of any shape
+            [N, ...] (probability rows [N, C], values to regress), any floating dtype, stored as float32.
         input_scale: What a consumer multiplies `inputs` by, e.g. `1 / 255` for pixels.
         class_names: The name of each class id; empty when the classes have none.
         name: What messages call this data set.
@@ -144,7 +144,7 @@ def _checked_ids(inputs: NDArray[Any], scale: float, where: str) -> NDArray[np.i
 
 
 def _checked_targets(targets: NDArray[Any], num_names: int, where: str) -> NDArray[Any]:
-    """Return `targets` as int32 ids [N, ...] or float32 rows [N, C]; `num_names` is 0 when unknown."""
+    """Return `targets` as int32 ids [N, ...] or float32 numbers [N, ...]; `num_names` is 0 when unknown."""
     if targets.dtype.kind in "iu":
         if targets.ndim < 1:
             raise ValueError(f"{where}: expected integer targets [N] or [N, T], received a single number.")
@@ -156,12 +156,13 @@ def _checked_targets(targets: NDArray[Any], num_names: int, where: str) -> NDArr
             )
         return targets.astype(np.int32, copy=False)
     if targets.dtype.kind == "f":
-        if targets.ndim != 2 or (num_names and targets.shape[1] != num_names):
+        if targets.ndim < 1 or (num_names and (targets.ndim != 2 or targets.shape[1] != num_names)):
+            wanted = f"[N, {num_names}] (probability rows)" if num_names else "[N, ...]"
             raise ValueError(
-                f"{where}: expected floating targets [N, {num_names or 'C'}] (probability rows), received "
-                f"shape {targets.shape}; class ids are integers: targets.astype(np.int32)."
+                f"{where}: expected floating targets {wanted}, received shape {targets.shape}; "
+                "class ids are integers: targets.astype(np.int32)."
             )
         return targets.astype(np.float32, copy=False)
     raise TypeError(
-        f"{where}: expected integer class ids or floating probability rows as targets, received dtype {targets.dtype}."
+        f"{where}: expected integer class ids or floating-point numbers as targets, received dtype {targets.dtype}."
     )

@@ -17,6 +17,11 @@ class Loss:
     gradient with respect to the prediction.
     """
 
+    reduction: str = "mean"
+    """How `forward` brings rows or elements together."""
+    classifies: bool = False
+    """Whether the largest element of a prediction's last axis is its class, so that it can be right or wrong."""
+
     def forward(self, prediction: Array, target: Array) -> tuple[Array, Any]:
         """Compute the mean loss, and what `vjp` needs."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")

@@ -31,7 +31,8 @@ class EpochRecord:
     """One epoch.
 
     `train_loss` is the mean over all samples seen, each batch weighing by its rows; `test_*` are None without a
-    test set; `grad_norm` is the mean over steps before clipping; `seconds` cover the training part alone.
+    test set, `test_accuracy` also where the loss does not classify; `grad_norm` is the mean over steps before clipping;
+    `seconds` cover the training part alone.
     """
 
     epoch: int
@@ -47,8 +48,10 @@ class EpochRecord:
 
     def __str__(self) -> str:
         parts = [f"epoch {self.epoch}", f"train/loss {self.train_loss:.4f}"]
+        if self.test_loss is not None:
+            parts.append(f"test/loss {self.test_loss:.4f}")
         if self.test_accuracy is not None:
-            parts += [f"test/loss {self.test_loss:.4f}", f"test/accuracy {self.test_accuracy:.2%}"]
+            parts.append(f"test/accuracy {self.test_accuracy:.2%}")
         parts += [f"lr {self.lr:.3g}", f"grad_norm {self.grad_norm:.3g}", f"{self.seconds:.2f} s"]
         parts.append(f"{self.samples_per_second:,.0f} samples/s")
         if self.skipped:

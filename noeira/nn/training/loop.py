@@ -60,14 +60,14 @@ class Evaluation:
         arrays = {**bindings(model), "counters": self._counters, "totals": self._totals}
         self._programs = self._batches.bind(program, arrays)
 
-    def run(self) -> tuple[float, float]:
-        """Mean loss and accuracy over the data set."""
+    def run(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy over the data set; no accuracy where the loss does not classify."""
         self._totals.write(np.zeros(control.EVAL_TOTALS))
         self._counters.write(np.zeros(control.COUNTERS, np.int64))
         for batch in range(self._count):
             self._programs[1 if batch >= self._batches.full else 0].run()
         loss, weight, correct, rows = self._totals.numpy().tolist()
-        return loss / max(weight, 1e-300), correct / max(rows, 1)
+        return loss / max(weight, 1e-300), correct / rows if rows else None
 
 
 class Loop:

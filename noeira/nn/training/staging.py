@@ -124,14 +124,23 @@ def evaluation(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> StagedG
             x, y = _batch(graph, spec, dtype, counters)
             prediction = model.forward(x)[0]
             value, kept = loss.forward(prediction, y)
-            rows = ops.flatten_leading(prediction)
-            targets = y if len(y.shape) == 1 else _flat(y, prediction)
-            ops.accumulate_totals(totals, rows, targets, value, loss.weight(kept))
+            if loss.classifies:
+                rows = ops.flatten_leading(prediction)
+                targets = y if len(y.shape) == 1 else _flat(y, prediction)
+                ops.accumulate_totals(totals, rows, targets, value, loss.weight(kept))
+            else:
+                _add_loss(totals, value, loss.weight(kept))
             ops.advance(counters)
     finally:
         for module, mode in modes:
             module.training = mode
     return graph.finish()
+
+
+def _add_loss(totals: Staged, value: Staged, weight: Staged | np.ndarray) -> None:
+    """Add the weighted loss and the weight to the totals; nothing is right or wrong."""
+    both = [ops.reshape(ops.cast(number, "float64"), (1,)) for number in (value * weight, weight)]
+    ops.accumulate(totals, ops.concat([*both, np.zeros(control.EVAL_TOTALS - 2)]))
 
 
 def _flat(targets: Staged, prediction: Staged) -> Staged:

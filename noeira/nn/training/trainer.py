@@ -70,6 +70,10 @@ class Trainer:
         fast_dev_run: bool = False,
         progress: bool = True,
     ):
+        if loss.reduction == "none":
+            raise ValueError(
+                f"Trainer: expected a loss that is one number, got {loss!r}; use reduction='mean' or 'sum'"
+            )
         if log_every < 1:
             raise ValueError(f"Trainer: expected log_every >= 1, got {log_every}")
         if not -(2**63) <= int(seed) < 2**63:
@@ -153,8 +157,8 @@ class Trainer:
             history.finish()
         return history
 
-    def evaluate(self, data: Data, *, batch_size: int = 256) -> tuple[float, float]:
-        """Mean loss and accuracy on a data set, in evaluation mode."""
+    def evaluate(self, data: Data, *, batch_size: int = 256) -> tuple[float, float | None]:
+        """Mean loss and accuracy on a data set, in evaluation mode; no accuracy where the loss does not classify."""
         dataset = _dataset(data, "data")
         self._prepare()
         compiled = self._programs(dataset, None)

@@ -1,0 +1,228 @@
+"""Losses between probabilities: binary cross-entropy with logits, Kullback-Leibler divergence, two-hot regression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from noeira.nn.loss.loss import Loss
+from noeira.nn.loss.reduction import ElementwiseLoss
+from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
+from noeira.ops.dispatch import Array, ShapeError
+from noeira.ops.elementwise import absolute, cast, exp, greater, log, maximum, where
+from noeira.ops.formula import formula
+from noeira.ops.reduce import sum_axis
+from noeira.ops.shape import reshape
+from noeira.ops.softmax import softmax
+from noeira.runtime.staging import Shape
+
+ALWAYS = 1e30
+"""A threshold of `softplus` that no number passes."""
+
+
+class BCEWithLogitsLoss(ElementwiseLoss):
+    """Binary cross-entropy of a sigmoid: l = w ((1 - t) p + c log(1 + e^-p)), c = 1 + (pos_weight - 1) t.
+
+    That is -w (pos_weight t log s(p) + (1 - t) log(1 - s(p))) with the sigmoid s, without its overflow.
+
+    Args:
+        weight: w, one number or one for each place of the last axis.
+        reduction: See `ElementwiseLoss`.
+        pos_weight: Weight of the positive class, likewise.
+        factor: Factor of every element.
+
+    Shape:
+        As `ElementwiseLoss`; logits p, targets t in [0, 1].
+
+    vjp:
+        dp = factor w (1 - t - c s(-p)) dloss / weight. Saves p, t, the mask and the weight.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import BCEWithLogitsLoss
+        >>> print(BCEWithLogitsLoss()(np.zeros((2, 1), np.float32), np.ones((2, 1), np.float32)).round(4))
+        0.6931
+
+    Source: PyTorch: `torch.nn.BCEWithLogitsLoss`.
+    """
+
+    def __init__(
+        self,
+        weight: float | Sequence[float] | np.ndarray | None = None,
+        reduction: str = "mean",
+        pos_weight: float | Sequence[float] | np.ndarray | None = None,
+        *,
+        factor: float = 1.0,
+    ):
+        super().__init__(reduction, factor=factor)
+        self.element_weight, self.pos_weight = self._weights("weight", weight), self._weights("pos_weight", pos_weight)
+
+    def _weights(self, name: str, value: Any) -> np.ndarray | None:
+        if value is None:
+            return None
+        array = np.atleast_1d(np.asarray(value, np.float64))
+        if array.ndim != 1 or not np.isfinite(array).all():
+            raise ValueError(f"BCEWithLogitsLoss: expected {name} to be a finite number or one a column, got {value!r}")
+        return array
+
+    def _check_shapes(self, prediction: Shape, target: Shape, where_: str = "") -> None:
+        super()._check_shapes(prediction, target, where_)
+        for name, value in (("weight", self.element_weight), ("pos_weight", self.pos_weight)):
+            if value is not None and len(value) not in (1, prediction[-1]):
+                raise ShapeError(
+                    f"BCEWithLogitsLoss: expected 1 or {prediction[-1]} numbers as {name}, got {len(value)}"
+                )
+
+    def _positive_share(self, target: Array) -> Array | float:
+        """C."""
+        return 1.0 if self.pos_weight is None else target * (self.pos_weight - 1).astype(target.dtype) + 1.0
+
+    def element(self, prediction: Array, target: Array) -> Array:
+        """W ((1 - t) p + c softplus(-p))."""
+        soft = formula(-prediction, "softplus", 1.0, ALWAYS)
+        values = (1.0 - target) * prediction + self._positive_share(target) * soft
+        return values if self.element_weight is None else values * self.element_weight.astype(prediction.dtype)
+
+    def slope(self, prediction: Array, target: Array) -> Array:
+        """W (1 - t - c s(-p))."""
+        slope = (1.0 - target) - self._positive_share(target) / (exp(prediction) + 1.0)
+        return slope if self.element_weight is None else slope * self.element_weight.astype(prediction.dtype)
+
+    def _shown(self) -> list[str]:
+        shown = [] if self.element_weight is None else [f"weight={self.element_weight.tolist()}"]
+        return (
+            shown + super()._shown() + ([] if self.pos_weight is None else [f"pos_weight={self.pos_weight.tolist()}"])
+        )
+
+
+class KLDivLoss(ElementwiseLoss):
+    """Kullback-Leibler divergence from a predicted distribution to the target: l = t (log t - p).
+
+    The prediction p is a logarithm of probabilities; l is 0 where t is. "batchmean" is the divergence of a sample.
+
+    Args:
+        reduction: See `ElementwiseLoss`.
+        log_target: The targets are logarithms too: l = e^t (t - p).
+        factor: Factor of every element.
+
+    Shape:
+        As `ElementwiseLoss`.
+
+    vjp:
+        dp = -factor t dloss / weight, with e^t for t where `log_target`. Saves p, t, the mask and the weight.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import KLDivLoss
+        >>> p = np.log(np.full((1, 2), 0.5, np.float32))
+        >>> print(KLDivLoss("batchmean")(p, np.array([[1.0, 0.0]], np.float32)).round(4))
+        0.6931
+
+    Source: Kullback and Leibler 1951. PyTorch: `torch.nn.KLDivLoss`.
+    """
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False, *, factor: float = 1.0):
+        super().__init__(reduction, factor=factor)
+        self.log_target = bool(log_target)
+
+    def element(self, prediction: Array, target: Array) -> Array:
+        """T (log t - p), 0 where t is 0."""
+        if self.log_target:
+            return exp(target) * (target - prediction)
+        there = greater(target, 0.0)
+        return where(there, target * (log(where(there, target, 1.0)) - prediction), 0.0)
+
+    def slope(self, prediction: Array, target: Array) -> Array:
+        """-t."""
+        return -exp(target) if self.log_target else -where(greater(target, 0.0), target, 0.0)
+
+    def _shown(self) -> list[str]:
+        return super()._shown() + (["log_target=True"] if self.log_target else [])
+
+
+class TwoHotLoss(Loss):
+    """Cross-entropy against a number spread over the two bins next to it: regression as classification.
+
+    loss = mean over rows of -sum_k q_k log softmax(z)_k, with q_k = max(0, 1 - |x - b_k| / step) for the bins b_k
+
+    Args:
+        bins: K, the number of bins, evenly spaced.
+        low: The lowest bin.
+        high: The highest bin; targets beyond the ends count as the end.
+        symlog: Bins and x are of symlog(t); otherwise x = t.
+
+    Shape:
+        logits [..., K], targets [...]; loss a scalar.
+
+    vjp:
+        dz = (softmax(z) - q) dloss / rows; the target gets none. Saves logits, q, each row's maximum and log-sum-exp,
+        and the number of rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from noeira.nn import TwoHotLoss
+        >>> loss = TwoHotLoss(5, -2.0, 2.0, symlog=False)
+        >>> print(loss.encode(np.array([0.25], np.float32)))
+        [[0.   0.   0.75 0.25 0.  ]]
+
+    Source: Hafner et al. 2023.
+    """
+
+    def __init__(self, bins: int = 255, low: float = -20.0, high: float = 20.0, *, symlog: bool = True):
+        if not isinstance(bins, int) or bins < 2:
+            raise ValueError(f"TwoHotLoss: expected bins to be an integer >= 2, got {bins!r}")
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"TwoHotLoss: expected finite low < high, got {low!r} and {high!r}")
+        self.bins, self.low, self.high, self.symlog = bins, float(low), float(high), bool(symlog)
+
+    @property
+    def centres(self) -> np.ndarray:
+        """The bins, float64 [K]."""
+        return np.linspace(self.low, self.high, self.bins)
+
+    def encode(self, targets: Array) -> Array:
+        """Targets [...] -> weights of the bins [..., K]."""
+        step = (self.high - self.low) / (self.bins - 1)
+        x = formula(targets, "symlog") if self.symlog else targets
+        place = (formula(x, "clamp", self.low, self.high) - self.low) * (1 / step)
+        away = absolute(reshape(place, (*place.shape, 1)) - np.arange(self.bins).astype(place.dtype))
+        return maximum(1.0 - away, 0.0)
+
+    def decode(self, logits: Array) -> Array:
+        """Logits [..., K] -> the expected bin, symexp of it where bins are of symlog(t): [...]."""
+        x = sum_axis(softmax(logits) * self.centres.astype(logits.dtype), -1)
+        return formula(x, "symexp") if self.symlog else x
+
+    def forward(self, prediction: Array, target: Array) -> tuple[Array, Any]:
+        """Logits [..., K], targets [...] -> mean loss."""
+        self._check_shapes(tuple(prediction.shape), tuple(target.shape))
+        spread = self.encode(cast(target, prediction.dtype.name))
+        loss, weight, statistics = cross_entropy(prediction, spread)
+        return loss, (prediction, spread, statistics, weight)
+
+    def weight(self, saved: Any) -> Array:
+        """Number of rows."""
+        return saved[3]
+
+    def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
+        """Dloss -> dlogits [..., K]."""
+        logits, spread, statistics, weight = saved
+        grad = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, logits.dtype)
+        return cross_entropy_grad(logits, spread, statistics, weight, grad)
+
+    def check_targets(self, targets: np.ndarray, prediction_shape: Shape, name: str) -> None:
+        """Refuse targets of another shape than the logits without their last axis."""
+        self._check_shapes((len(targets), *prediction_shape[1:]), targets.shape, f" in data set '{name}'")
+
+    def _check_shapes(self, logits: Shape, target: Shape, where_: str = "") -> None:
+        if len(logits) < 2 or logits[-1] != self.bins or tuple(target) != tuple(logits[:-1]):
+            raise ShapeError(
+                f"TwoHotLoss: expected logits [..., {self.bins}] and targets [...]{where_}, "
+                f"got {list(logits)} and {list(target)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"TwoHotLoss({self.bins}, {self.low:g}, {self.high:g}" + ("" if self.symlog else ", symlog=False") + ")"
