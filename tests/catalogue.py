@@ -6,8 +6,10 @@ it is in PyTorch, and what it saves for its vjp. A public class without a row fa
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -518,6 +520,15 @@ LINEAR_ACT_MISTAKES = (
     Mistake("unknown name", lambda: nn.LinearAct(5, 3, "swoosh"), r"expected an activation out of .*, got 'swoosh'"),
     Mistake("no name", lambda: nn.LinearAct(5, 3), r"LinearAct: expected an activation name, got None", ValueError),
 )
+
+
+def every_row() -> list[Row]:
+    """The rows of all families; those that only some gates suit are among them."""
+    families = [
+        importlib.import_module(f"tests.{path.stem}") for path in sorted(Path(__file__).parent.glob("catalogue*.py"))
+    ]
+    rows = {id(row): row for family in families for row in (*family.ROWS, *getattr(family, "GATED", ()))}
+    return list(rows.values())
 
 
 def missing(exported: dict[str, object], rows: tuple[Row, ...] = ROWS) -> list[str]:

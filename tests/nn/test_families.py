@@ -22,7 +22,6 @@ from tests.compare import (
     GATES,
     Case,
     assert_accumulates,
-    assert_close,
     assert_doubled,
     assert_float32,
     assert_identical,
@@ -135,20 +134,3 @@ def test_an_id_out_of_range_picks_nan_and_reads_nothing_else(wrong: int, program
         assert np.isnan(y[1]).all() and not dx[1].any()
         assert np.array_equal(y[0], x[0, 3] if len(shape) == 3 else x[0, 3:4])
         assert np.array_equal(y[2], x[2, 0] if len(shape) == 3 else x[2, :1])
-
-
-LAYOUTS = {
-    "every second element": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
-    "Fortran order": np.asfortranarray,
-    "negative stride": lambda x: x[..., ::-1].copy()[..., ::-1],
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_non_contiguous_inputs_change_nothing(row: Row, layout: str) -> None:
-    case = row.case(row.samples[0])
-    want = reference(case)
-    plain = case.inputs_as
-    case.inputs_as = lambda dtype: [LAYOUTS[layout](x) for x in plain(dtype)]  # type: ignore[method-assign]
-    assert_close(case, reference(case), want, 1e-14)

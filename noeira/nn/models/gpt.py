@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from noeira.nn.combinators.repeat import Repeat
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Normal
@@ -140,7 +142,7 @@ class GPT(Module):
     def check_inputs(self, *inputs: Array) -> None:
         """Refuse what is not [B, T] integers."""
         shape = tuple(inputs[0].shape)
-        if len(shape) != 2 or not str(inputs[0].dtype).startswith(("int", "uint")):
+        if len(shape) != 2 or not np.issubdtype(inputs[0].dtype, np.integer):
             raise ShapeError(f"expected integer ids of shape [B, T], got {inputs[0].dtype} of shape {list(shape)}")
 
     def forward(self, ids: Array) -> tuple[Array, Any]:

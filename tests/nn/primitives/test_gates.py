@@ -1,7 +1,5 @@
 """Every row of the catalogue through the gates, on the NumPy reference."""
 
-import importlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,7 @@ from tests.compare import (
     GATES,
     Case,
     assert_accumulates,
-    assert_close,
-    assert_identical,
     assert_torch,
-    reference,
 )
 
 
@@ -31,10 +26,7 @@ def test_gate(row: Row, sample: Sample, gate: Any) -> None:
 
 def test_every_public_layer_and_loss_has_a_row() -> None:
     exported = {name: getattr(nn, name) for name in nn.__all__}
-    families = [
-        importlib.import_module(f"tests.{path.stem}") for path in Path(catalogue.__file__).parent.glob("catalogue*.py")
-    ]
-    rows = tuple(row for family in families for row in (*family.ROWS, *getattr(family, "GATED", ())))
+    rows = tuple(catalogue.every_row())
     assert catalogue.missing(exported, rows) == []
     # and it can fail
     assert catalogue.missing({**exported, "New": type("New", (nn.Module,), {})}, rows) == ["New"]
@@ -84,61 +76,6 @@ def test_saves_what_the_row_says_and_nothing_else(row: Row) -> None:
                 assert np.ndim(value) == 0
             case _:
                 raise AssertionError(what)
-
-
-LOSSES = {row.cls for row in catalogue.ROWS if issubclass(row.cls, nn.Loss)}
-ROWS = pytest.mark.parametrize("row", catalogue.ROWS, ids=lambda row: row.name)
-
-
-def _like(x: np.ndarray, layout: str) -> np.ndarray:
-    """The same numbers in another layout."""
-    if layout == "every second element":
-        wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), 77).astype(x.dtype)
-        wide[..., ::2] = x
-        return wide[..., ::2]
-    if layout == "Fortran order":
-        return np.asfortranarray(x)
-    return x[..., ::-1].copy()[..., ::-1]
-
-
-@pytest.mark.parametrize("layout", ["every second element", "Fortran order", "negative stride"])
-@ROWS
-def test_non_contiguous_inputs_change_nothing(row: Row, layout: str) -> None:
-    case = row.case(row.samples[0])
-    want = reference(case)
-    case.inputs = tuple(_like(x, layout) for x in case.inputs)
-    plain = case.inputs_as
-    case.inputs_as = lambda dtype: [_like(x, layout) for x in plain(dtype)]  # type: ignore[method-assign]
-    got = reference(case)
-    assert_close(case, got, want, 1e-14)
-
-
-@ROWS
-def test_big_endian_inputs_are_right_or_refused(row: Row) -> None:
-    case = row.case(row.samples[0])
-    inputs = case.inputs_as("float32")
-    nn.seed(1)
-    want = case.subject(*inputs)
-    nn.seed(1)
-    got = np.asarray(case.subject(*(x.astype(x.dtype.newbyteorder(">")) for x in inputs)))
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-@pytest.mark.parametrize("row", [row for row in catalogue.ROWS if row.cls not in LOSSES], ids=lambda row: row.name)
-def test_float64_inputs_to_a_float32_model_are_converted(row: Row) -> None:
-    case = row.case(row.samples[0])
-    nn.seed(1)
-    want = case.subject(*case.inputs_as("float32"))
-    nn.seed(1)
-    got = case.subject(*case.inputs_as("float64"))
-    assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, want)
-
-
-@ROWS
-def test_a_run_is_repeatable(row: Row) -> None:
-    case = row.case(row.samples[0])
-    assert_identical(case, reference(case), reference(case))
 
 
 # ---- random chains ---------------------------------------------------------------------------------------------------
