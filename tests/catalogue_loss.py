@@ -47,8 +47,9 @@ def _mask(*shape: int, share: float = 0.5) -> Any:
     return lambda draw: draw.random(shape) < share
 
 
-def _samples(second: Any = None, width: int = 1) -> tuple[Sample, ...]:
-    """`second` makes the target of a prediction's shape; `width` predictions belong to one target."""
+def _samples(second: Any = None, width: int = 1, *, every: bool = False) -> tuple[Sample, ...]:
+    """`second` makes the target of a prediction's shape; `width` predictions belong to one target. All of them are
+    compiled where `every`: what they differ in is the same code for all losses of elements."""
 
     def pair(*shape: int) -> tuple[Any, Any]:
         return (*shape[:-1], width * shape[-1]), shape if second is None else second(*shape)
@@ -56,14 +57,14 @@ def _samples(second: Any = None, width: int = 1) -> tuple[Sample, ...]:
     return (
         Sample("rank 2", (), pair(7, 5)),
         Sample("batch 1", (), pair(1, 5)),
-        Sample("rank 4", (), pair(2, 3, 4, 5)),
-        Sample("sum", ("sum",), pair(7, 5)),
-        Sample("mean over samples", ("batchmean",), pair(7, 5)),
+        Sample("rank 4", (), pair(2, 3, 4, 5), compiled=every),
+        Sample("sum", ("sum",), pair(7, 5), compiled=every),
+        Sample("mean over samples", ("batchmean",), pair(7, 5), compiled=every),
         Sample("none", ("none",), pair(7, 5)),
-        Sample("size-1 dimensions", (), pair(1, 1)),
+        Sample("size-1 dimensions", (), pair(1, 1), compiled=every),
         Sample("mask", (), (*pair(7, 5), _mask(7, 5))),
-        Sample("mask, sum", ("sum",), (*pair(7, 5), _mask(7, 5))),
-        Sample("mask that hides all", (), (*pair(3, 5), _mask(3, 5, share=0.0))),
+        Sample("mask, sum", ("sum",), (*pair(7, 5), _mask(7, 5)), compiled=every),
+        Sample("mask that hides all", (), (*pair(3, 5), _mask(3, 5, share=0.0)), compiled=every),
         Sample("empty batch", (), pair(0, 5)),
     )
 
@@ -193,7 +194,7 @@ TWO_HOT = (
 )
 
 ROWS: tuple[Row, ...] = (
-    _element_row("MSELoss", nn.MSELoss, lambda _, p, t: F.mse_loss(p, t, reduction="none")),
+    _element_row("MSELoss", nn.MSELoss, lambda _, p, t: F.mse_loss(p, t, reduction="none"), _samples(every=True)),
     _element_row("MSELoss, half", nn.MSELoss, lambda _, p, t: F.mse_loss(p, t, reduction="none"), factor=0.5),
     _element_row("L1Loss", nn.L1Loss, lambda _, p, t: F.l1_loss(p, t, reduction="none"), step=KINKS),
     _element_row("SmoothL1Loss", nn.SmoothL1Loss, lambda _, p, t: F.smooth_l1_loss(p, t, reduction="none"), step=KINKS),

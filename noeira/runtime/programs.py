@@ -29,8 +29,18 @@ class ProgramError(RuntimeError):
 class Program:
     """One compiled program: `bind` it to arrays by input name, then `run` as often as you like."""
 
-    def __init__(self, name: str, model: Model, inputs: Mapping[str, Spec], device: Device, *, compiled: bool):
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        inputs: Mapping[str, Spec],
+        outputs: Sequence[Spec],
+        device: Device,
+        *,
+        compiled: bool,
+    ):
         self.name, self.device, self.inputs = name, device, dict(inputs)
+        self._numbers = tuple(i for i, spec in enumerate(outputs) if spec.shape == ())
         self.compiled = compiled
         """Whether this process compiled it (False: it came from the program store)."""
         self._model = model
@@ -58,22 +68,25 @@ class Program:
                     f"program '{self.name}', input '{name}': expected {spec} with {free}, got "
                     f"{array.dtype.name}{list(array.shape)}"
                 )
-        return BoundProgram(self._model, [arrays[name] for name in self.inputs])
+        return BoundProgram(self._model, [arrays[name] for name in self.inputs], self._numbers)
 
 
 class BoundProgram:
     """A program with its memory: `run()` is one call into compiled code."""
 
-    __slots__ = ("_arrays", "_buffers", "_model")
+    __slots__ = ("_arrays", "_buffers", "_model", "_numbers")
 
-    def __init__(self, model: Model, arrays: Sequence[DeviceArray]):
-        self._model = model
+    def __init__(self, model: Model, arrays: Sequence[DeviceArray], numbers: Sequence[int] = ()):
+        self._model, self._numbers = model, numbers
         self._arrays = list(arrays)  # keeps the memory alive
         self._buffers = [array.buffer for array in arrays]
 
     def run(self) -> list[Any]:
         """Run; the results are MAX buffers (`devices.to_numpy`)."""
-        return self._model.execute(*self._buffers)
+        results = self._model.execute(*self._buffers)
+        for i in self._numbers:  # arithmetic on numbers comes out of MAX with one axis
+            results[i] = results[i].view(results[i].dtype, ())
+        return results
 
 
 @cache
@@ -106,7 +119,12 @@ def build(graphs: Sequence[StagedGraph], device: Device, what: str = "") -> dict
         models = _session(device).init_all(artifact)
     return {
         graph.name: Program(
-            graph.name, models[graph.name], {v.name: v.spec for v in graph.inputs}, device, compiled=compiled
+            graph.name,
+            models[graph.name],
+            {v.name: v.spec for v in graph.inputs},
+            [v.spec for v in graph.outputs],
+            device,
+            compiled=compiled,
         )
         for graph in graphs
     }
