@@ -16,6 +16,7 @@ from noeira.ops.dispatch import Array, emit, known_size, op, size
 from noeira.ops.elementwise import add, cast, cos, floor_divide, log, multiply, sqrt
 from noeira.ops.pieces import split
 from noeira.ops.reduce import sum_axis
+from noeira.ops.rope import repeat_heads
 from noeira.ops.shape import reshape
 from noeira.runtime.staging import Shape, Spec
 
@@ -78,7 +79,7 @@ def _(key: Array, number: int) -> Array:
 # ---- words and normal numbers ----------------------------------------------------------------------------------------
 #
 # Philox makes one 64-bit key a draw, and the counter generator Squares (Widynski, "Squares: a fast counter-based RNG",
-# 2020) makes the numbers from it: integer arithmetic that the compiler fuses with what follows.
+# 2020) makes the numbers from it: integer arithmetic that the compiler fuses.
 
 _TWO32 = np.array([1 << 32], np.uint64)
 
@@ -119,6 +120,12 @@ def _staged_counters(key: Array, shape: Shape) -> Array:
     return emit("iota", [key], [Spec((size(shape),), "uint64")])[0]
 
 
+def _in_memory(flat: Array, shape: Shape) -> Array:
+    """The numbers behind a copy, so that nothing fuses with the range: MAX broadcasts wrongly against one."""
+    count = size(shape)
+    return reshape(repeat_heads(reshape(flat, (1, 1, 1, count)), 1), shape)
+
+
 def _box_muller(counters: Array, key: Array) -> Array:
     """A normal number for each counter, from the words 2 i and 2 i + 1, in float64."""
     first = multiply(counters, np.array([2], np.uint64))
@@ -145,7 +152,7 @@ def words(key: Array, shape: Shape, repeats: int = 1) -> Array:
 @words.staged
 def _(key: Array, shape: Shape, repeats: int = 1) -> Array:
     counters = floor_divide(_staged_counters(key, shape), np.array([repeats], np.uint64))
-    return reshape(_squares(counters, _staged_key(key)), shape)
+    return _in_memory(_squares(counters, _staged_key(key)), shape)
 
 
 @op
@@ -165,4 +172,4 @@ def normal(key: Array, shape: Shape, dtype: str = "float32") -> Array:
 
 @normal.staged
 def _(key: Array, shape: Shape, dtype: str = "float32") -> Array:
-    return cast(reshape(_box_muller(_staged_counters(key, shape), _staged_key(key)), shape), dtype)
+    return _in_memory(cast(_box_muller(_staged_counters(key, shape), _staged_key(key)), dtype), shape)

@@ -57,7 +57,6 @@ def dropped_tokens(key: Array, x: Array, p_min: float, p_max: float) -> Array:
     count = (size((*leading, tokens)),)
     low, high = (round(p * 2**32) for p in (p_min, p_max))
     span, shift = np.array([high - low], np.uint64), np.array([1 << 32], np.uint64)
-    # a rate for each token, not one for each frame that broadcasts: fused, MAX broadcast wrongly (docs/decisions/0005)
     draws = words(fold_in(key, 0), count, tokens)
     rates = add(floor_divide(multiply(draws, span), shift), np.array([low], np.uint64))
     dropped = greater(cast(rates, "int64"), cast(words(fold_in(key, 1), count), "int64"))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from noeira import nn
-from noeira.ops.random import words
+from noeira.ops.elementwise import cast
+from noeira.ops.random import normal, words
 from noeira.ops.tokens import dropped_tokens
 from noeira.runtime.programs import Program, build
 from noeira.runtime.staging import StagedGraph, staging
@@ -172,6 +173,11 @@ def programs() -> dict[str, Program]:
     with staging(graph):
         key, x = graph.input("key", (3,), "int64"), graph.input("x", ("b",), "float32")
         graphs.append(graph.finish(words(key, x.shape), words(key, x.shape, 7), x + 1.0))
+    graph = StagedGraph("beside_rows")
+    with staging(graph):
+        key, x = graph.input("key", (3,), "int64"), graph.input("x", ("b", 1), "float64")
+        shape = (x.shape[0], 11)
+        graphs.append(graph.finish(x + cast(words(key, shape), "float64"), x + normal(key, shape, "float64")))
     return build(graphs, CPU, "decisions by counter hash")
 
 
@@ -187,3 +193,12 @@ def test_decisions_are_the_same_compiled(programs: Any, key: tuple[int, ...]) ->
     each, shared, _ = run(programs["words"], {"key": key_array, "x": many})
     np.testing.assert_array_equal(each, words(key_array, many.shape))
     np.testing.assert_array_equal(shared, np.repeat(words(key_array, (1430,)), 7)[:10007])
+
+
+@pytest.mark.compiled
+def test_draws_beside_a_number_a_row(programs: Any) -> None:
+    """MAX broadcasts wrongly against a range that it fuses; what is drawn is none any more."""
+    x = 1000.0 * np.arange(1, 54)[:, None]
+    integers, normals = run(programs["beside_rows"], {"key": KEY, "x": x})
+    np.testing.assert_array_equal(integers, x + words(KEY, (53, 11)).astype(np.float64))
+    np.testing.assert_allclose(normals, x + normal(KEY, (53, 11), "float64"), rtol=1e-12)
