@@ -10,8 +10,10 @@ Example:
 
 from noeira.nn.datasets.array import ArrayDataset
 from noeira.nn.datasets.cifar10 import CIFAR10, read_cifar_batch, write_cifar_batch
+from noeira.nn.datasets.episodes import EpisodeWindows, LeWMPushT, PushT
 from noeira.nn.datasets.idx import DatasetError, read_idx, write_idx
 from noeira.nn.datasets.mnist import MNIST, FashionMNIST
+from noeira.nn.datasets.prefetch import Prefetch
 from noeira.nn.datasets.spec import DatasetSpec, FileSpec, WheelSpec
 from noeira.nn.datasets.text import CharTokenizer, TextFile, TinyShakespeare
 
@@ -22,8 +24,12 @@ __all__ = [
     "CharTokenizer",
     "DatasetError",
     "DatasetSpec",
+    "EpisodeWindows",
     "FashionMNIST",
     "FileSpec",
+    "LeWMPushT",
+    "Prefetch",
+    "PushT",
     "TextFile",
     "TinyShakespeare",
     "WheelSpec",
