@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from noeira import nn
+from noeira.ops import dropout
+from noeira.ops.random import fold_in, stream_of
 from tests.catalogue import Input, Mistake, Row, Sample, _zeros
-from tests.compare import Twin
+from tests.compare import SEED, Twin
 
 Params = dict[str, torch.Tensor]
 
@@ -118,6 +120,24 @@ def _tour(params: Params, x: torch.Tensor) -> torch.Tensor:
     h = h + F.gelu(_affine(params, "layers.1", h))
     h = (2 - h) * 0.5 - x / (F.softplus(_affine(params, "scale.0", x)) + 1)
     return -_affine(params, "head", h)
+
+
+class Dropped(nn.Module):
+    """Dropout in a composed forward."""
+
+    def __init__(self) -> None:
+        self.body, self.drop, self.head = nn.LinearTanh(5, 5), nn.Dropout(0.5), nn.Linear(5, 2)
+
+    @nn.composed
+    def forward(self, x: Any) -> Any:
+        return self.head(x + self.drop(self.body(x)))
+
+
+def _dropped(params: Params, x: torch.Tensor) -> torch.Tensor:
+    h = torch.tanh(_affine(params, "body", x))
+    key = fold_in(np.array([SEED, 1, 0]), stream_of("drop#1"))
+    mask = torch.tensor(dropout(np.ones(tuple(h.shape)), key, 0.5), dtype=h.dtype)
+    return _affine(params, "head", x + h * mask)
 
 
 def _graph(*parts: nn.InputSlot | nn.Node, **options: Any) -> Callable[[], nn.ComputeGraph]:
@@ -350,6 +370,8 @@ ROWS: tuple[Row, ...] = (
     Row("ComputeGraph, external nodes", Borrower, Borrower, lambda _: _borrower, ("chain",),
         (Sample("rank 2", (), ((4, 5), (4, 5))),), step=4e-3),
     Row("composed", Tour, Tour, lambda _: _tour, ("chain",), RANKS, step=4e-3),
+    Row("composed, dropout, checkpointed", nn.Checkpointed, lambda: nn.Checkpointed(Dropped()), lambda _: _dropped,
+        ("chain",), RANKS[:1], step=4e-3),
     Row("RepeatConditional", nn.RepeatConditional, lambda depth: nn.RepeatConditional(depth, Film), _film, ("chain",),
         CONDITIONED,
         (Mistake("none", lambda: nn.RepeatConditional(0, Film), r"expected a positive number of modules, got 0",

@@ -20,7 +20,7 @@ CATEGORIES = ("matmul", "pointwise", "memory", "rng", "loss", "input", "other")
 """Kinds of kernels; "other" are reductions, norms, softmax and pooling."""
 
 _BY_PREFIX = (
-    ("matmul", ("noeira.linear", "noeira.conv", "noeira.attention")),
+    ("matmul", ("noeira.linear", "noeira.conv", "noeira.attention", "noeira.gru", "noeira.lstm")),
     ("loss", ("noeira.cross_entropy", "noeira.soft_cross_entropy", "noeira.record_loss")),
     ("rng", ("noeira.fold_in", "noeira.shuffle")),
     ("pointwise", ("noeira.activation", "noeira.elementwise", "noeira.swiglu", "noeira.dropout")),

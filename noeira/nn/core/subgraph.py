@@ -85,18 +85,24 @@ def call(
             outer_of[inner[value.index].index] = operands[label] = value
         return inner[value.index]
 
+    def enter_key() -> Staged:
+        """At the first draw inside: the key is made outside, and may be the step's counters as they are."""
+        assert key is not None, "nothing is drawn without a key"
+        with staging(outer):
+            operands["key"] = made = key()
+        inside = body.input("key", made.shape, made.spec.dtype)
+        outer_of[inside.index] = made
+        return inside
+
     placeholders = map_values(enter, arguments)
     with staging(body):
         if key is None:
             result = function(*placeholders)
         else:
-            with context.draw_scope(lambda: body.input("key", (3,), "int64"), prefix, draws) as scope:
+            with context.draw_scope(enter_key, prefix, draws) as scope:
                 result = function(*placeholders)
             if draws is not None:
                 draws |= scope.draws
-    drawn = next((value for value in body.inputs if value.name == "key"), None)
-    if drawn is not None and key is not None:
-        outer_of[drawn.index] = operands["key"] = key()
     outputs: dict[int, Staged] = {}
 
     def leave(value: Staged) -> Staged:

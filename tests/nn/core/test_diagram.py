@@ -177,6 +177,7 @@ def test_what_a_path_leaves_and_comes_back_to_is_no_region() -> None:
     ("name", "kind"),
     [
         ("noeira.linear", "matmul"), ("noeira.conv", "matmul"), ("noeira.attention_packed", "matmul"),
+        ("noeira.lstm", "matmul"), ("noeira.gru", "matmul"), ("sin", "pointwise"), ("concat", "memory"),
         ("noeira.dropout", "pointwise"), ("add", "pointwise"), ("noeira.activation", "pointwise"),
         ("reshape", "memory"), ("noeira.embedding", "memory"), ("noeira.fold_in", "rng"),
         ("noeira.cross_entropy", "loss"), ("noeira.row_norm", "other"), ("noeira.softmax", "other"),
