@@ -5,18 +5,19 @@ VENV ?= .venv
 
 # What each target runs; pixi.toml's tasks run the same (tests/repo/test_manifests.py compares them).
 CMD_mnist := python examples/nn/mlp/mnist.py
+CMD_gpt := python examples/nn/gpt/tinyshakespeare.py
 CMD_test := python -m pytest -n auto --maxprocesses 4 --dist loadfile
 CMD_bench := python -m bench --quick
 CMD_lint := ruff check . && ruff format --check . && pyright && mblack --check --fast --preview -l 120 -t mojo mojo_kernels
 CMD_gpu-check := python -m bench.gpu.check
 
 ACTIVATE := . $(VENV)/bin/activate
-COMMANDS := mnist test bench lint gpu-check
+COMMANDS := mnist gpt test bench lint gpu-check
 
 .PHONY: $(COMMANDS) format wheel clean
 .DEFAULT_GOAL := test
 
-mnist: $(VENV)/stamp-examples
+mnist gpt: $(VENV)/stamp-examples
 test: $(VENV)/stamp-test
 bench gpu-check: $(VENV)/stamp-bench
 lint format: $(VENV)/stamp-lint

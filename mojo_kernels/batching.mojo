@@ -12,7 +12,7 @@ from std.sys import simd_width_of
 
 from .control import CURSOR, EPOCH, SEED, STEP
 from .memory import Ptr, at, load, ptr, store
-from .random import SHUFFLE_STREAM, low_word, philox
+from .random import SHUFFLE_STREAM, WINDOW_STREAM, low_word, philox
 from .target import cpu_only
 from .threads import parallel_for, worthwhile_step
 
@@ -105,6 +105,53 @@ struct GatherRows:
             count,
             width,
             at(ptr(scale), 0),
+        )
+
+
+def windows(
+    x: Ptr[DType.int32],
+    y: Ptr[DType.int32],
+    corpus: Ptr[DType.int32],
+    tokens: Int,
+    count: Int,
+    length: Int,
+    seed: UInt64,
+    step: UInt32,
+):
+    """Runs of `length` tokens that begin anywhere in the corpus, and the same one token later."""
+    for row in range(count):
+        var words = philox(row // 4, step, WINDOW_STREAM, seed)
+        var start = Int((UInt64(words[row % 4]) * UInt64(tokens - length)) >> 32)
+        for i in range(length):
+            store[1](x, row * length + i, at(corpus, start + i))
+            store[1](y, row * length + i, at(corpus, start + i + 1))
+
+
+@extensibility.register("noeira.windows")
+struct Windows:
+    """Windows [batch, length] of a corpus for the step in `counters`, and what follows each of their tokens."""
+
+    @staticmethod
+    def execute[
+        target: StaticString
+    ](
+        x: OutputTensor[dtype=DType.int32, rank=2, ...],
+        y: OutputTensor[dtype=DType.int32, rank=2, ...],
+        corpus: InputTensor[dtype=DType.int32, rank=1, ...],
+        counters: MutableInputTensor[dtype=DType.int64, rank=1, ...],
+        ctx: DeviceContext,
+    ) raises:
+        cpu_only[target]()
+        var c = ptr(counters)
+        windows(
+            ptr(x),
+            ptr(y),
+            ptr(corpus),
+            corpus.dim_size(0),
+            x.dim_size(0),
+            x.dim_size(1),
+            UInt64(at(c, SEED)),
+            low_word(at(c, STEP)),
         )
 
 

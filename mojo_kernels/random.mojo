@@ -15,6 +15,7 @@ from .target import cpu_only
 
 comptime SHUFFLE_STREAM = UInt32(0x5FFF1E)
 comptime FOLD_STREAM = UInt32(0xF01D)
+comptime WINDOW_STREAM = UInt32(0x71D0)
 comptime M0 = UInt64(0xD2511F53)
 comptime M1 = UInt64(0xCD9E8D57)
 comptime W0 = UInt32(0x9E3779B9)

@@ -67,6 +67,7 @@ from noeira.nn.models import (
     TimeAttentionLatents,
     TransformerBlock,
     TransformerFFN,
+    generate,
 )
 from noeira.nn.optimizer import (
     SGD,
@@ -192,7 +193,7 @@ from noeira.nn.primitives import (
     build_modality_mask,
     causal_mask,
 )
-from noeira.nn.training import EpochRecord, History, Trainer
+from noeira.nn.training import AutoregressiveTrainer, EpochRecord, History, IterationHistory, Trainer
 
 __all__ = [
     "CIFAR10",
@@ -207,6 +208,7 @@ __all__ = [
     "AdaptiveAvgPool2D",
     "Add",
     "ArrayDataset",
+    "AutoregressiveTrainer",
     "AvgPool2D",
     "BCEWithLogitsLoss",
     "BatchNorm",
@@ -265,6 +267,7 @@ __all__ = [
     "HuberLoss",
     "InitWith",
     "InputSlot",
+    "IterationHistory",
     "KLDivLoss",
     "Kaiming",
     "L1Loss",
@@ -381,6 +384,7 @@ __all__ = [
     "causal_mask",
     "composed",
     "diagram",
+    "generate",
     "hard_copy_",
     "polyak_",
     "seed",

@@ -3,7 +3,7 @@
 from noeira.ops.activation import ACTIVATIONS, activation, activation_grad
 from noeira.ops.attention import attention, attention_grad, packed_attention, packed_attention_grad
 from noeira.ops.batch_norm import batch_norm_eval, batch_norm_grad, batch_norm_train
-from noeira.ops.batching import advance, gather_rows, shuffle
+from noeira.ops.batching import advance, gather_rows, shuffle, windows
 from noeira.ops.conv import Geometry, add_channel_sums, conv, conv_input_grad, conv_param_grad
 from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, Op, ShapeError, is_staged, op
@@ -200,6 +200,7 @@ __all__ = [
     "upsample2x",
     "upsample2x_grad",
     "where",
+    "windows",
     "words",
     "zeros_like",
 ]

@@ -10,6 +10,7 @@ from noeira.ops.random import bits
 from noeira.runtime.staging import Spec
 
 _SHUFFLE_STREAM = 0x5FFF1E
+_WINDOW_STREAM = 0x71D0
 
 
 @op
@@ -53,6 +54,31 @@ def _(data: Array, order: Array, counters: Array, dtype: str, scale: float = 1.0
     out = Spec((order.shape[1], *data.shape[1:]), dtype)
     factor = np.array([scale], dtype)
     return emit("noeira.gather_rows", [data, order, counters, factor], [out])[0]
+
+
+@op
+def windows(corpus: Array, counters: Array, count: int, length: int) -> tuple[Array, Array]:
+    """Windows of a corpus for next-token prediction, drawn by (seed, step).
+
+    Args:
+        corpus: int32 [N], N > length.
+        counters: Control memory; seed and step name the draw.
+        count: B, the number of windows.
+        length: T, tokens in each.
+
+    Returns:
+        x and y int32 [B, T]: y[b, t] follows x[b, t] in the corpus; window b begins at a place drawn evenly.
+    """
+    words = bits(count, seed=int(counters[control.SEED]), stream=_WINDOW_STREAM, step=int(counters[control.STEP]))
+    starts = (words.astype(np.uint64) * np.uint64(len(corpus) - length)) >> np.uint64(32)
+    places = starts.astype(np.int64)[:, None] + np.arange(length)
+    return corpus[places], corpus[places + 1]
+
+
+@windows.staged
+def _(corpus: Array, counters: Array, count: int, length: int) -> tuple[Array, Array]:
+    both = [Spec((count, length), "int32")] * 2
+    return emit("noeira.windows", [corpus, counters], both)  # type: ignore[return-value]
 
 
 @op

@@ -307,6 +307,12 @@ def _large() -> Iterator[tuple[str, StagedGraph, dict[int, np.ndarray]]]:
             tables = {"segments": segments, "counters": np.zeros(control.COUNTERS, np.int64)}
             known = {v.index: tables[v.name] for v in graph.inputs if v.name in tables}
             yield f"{type(optimizer).__name__} on {elements}", graph, known
+    for tokens, count, length in ((9, 5, 8), (1000, 3, 17), (2, 1, 1)):
+        graph = StagedGraph("windows")
+        with staging(graph):
+            counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
+            graph.finish(*ops.windows(graph.input("x0", (tokens,), "int32"), counters, count, length))
+        yield f"windows {count} x {length} of {tokens}", graph, {}
     for elements in (0, 1, 15, 16, 17, 12_501, 25_001):
         yield f"memory of {elements}", _memory(elements), {}
 

@@ -50,7 +50,7 @@ PATCHES = {
 }
 """Old and new text by file."""
 
-SERIAL = {"accumulate_totals", "advance", "fold_in", "record_loss", "shuffle"}
+SERIAL = {"accumulate_totals", "advance", "fold_in", "record_loss", "shuffle", "windows"}
 """Kernels that never divide their work: they touch a few numbers, or each step needs the one before."""
 
 

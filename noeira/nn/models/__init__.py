@@ -2,6 +2,7 @@
 
 from noeira.nn.models.conditional import ConditionalTransformerBlock
 from noeira.nn.models.decoder import DecoderBlock, MultiHeadCrossAttention
+from noeira.nn.models.generation import generate
 from noeira.nn.models.gpt import GPT, GPTConfig
 from noeira.nn.models.time_attention import TimeAttentionLatents
 from noeira.nn.models.transformer import MultiHeadAttention, TransformerBlock, TransformerFFN
@@ -16,4 +17,5 @@ __all__ = [
     "TimeAttentionLatents",
     "TransformerBlock",
     "TransformerFFN",
+    "generate",
 ]

@@ -106,31 +106,14 @@ class Loop:
         self.batch_size = self._train.size
         self.batches = 1 if short else len(self._train)
         self._arena = model.arena()
-        applied = self._arena.claim(optimizer.kind, optimizer.slots)
-        self._counters = DeviceArray.of(counters.copy(), device)
-        self._set(control.APPLIED, applied)
-        self._set(control.LR_BASE, applied)
-        self._record = DeviceArray.zeros((self.batches, control.LOG_COLUMNS), np.float32, device)
-        segments, multipliers = self._arena.segments()
-        tables = {
-            "segments": segments,
-            "multipliers": multipliers,
-            "hyper": optimizer.hyper(clear=True),
-            "lr_table": optimizer.schedule.table(optimizer.lr, epochs, -(-self.batches // accumulate)),
-        }
-        arrays = {
-            **bindings(model),
-            **self._arena.memory,
-            **{name: DeviceArray.of(table, device) for name, table in tables.items()},
-            "counters": self._counters,
-            "record": self._record,
-            "accumulated": DeviceArray.zeros((1,), np.float32, device),
-            "permutation": self._train.permutation,
-        }
+        table = optimizer.schedule.table(optimizer.lr, epochs, -(-self.batches // accumulate))
+        arrays = training_memory(model, optimizer, counters, table, self.batches, device)
+        arrays["permutation"] = self._train.permutation
+        self._counters, self._record = arrays["counters"], arrays["record"]
         self._arena.clear("grd")
         self._steps = self._train.bind(compiled["train_step"], arrays)
-        self._optimizer = _bind(compiled["optimizer_step"], arrays)
-        self._shuffle = _bind(compiled["shuffle"], arrays)
+        self._optimizer = bind_known(compiled["optimizer_step"], arrays)
+        self._shuffle = bind_known(compiled["shuffle"], arrays)
         self.batches_done = 0
 
     @property
@@ -199,5 +182,33 @@ class Loop:
         return inputs, targets if np.issubdtype(targets.dtype, np.integer) else targets.astype(dtype)
 
 
-def _bind(program: Program, arrays: Mapping[str, DeviceArray]) -> BoundProgram:
+def training_memory(
+    model: Module, optimizer: Optimizer, counters: np.ndarray, lr_table: np.ndarray, rows: int, device: Device
+) -> dict[str, DeviceArray]:
+    """What the step programs read and write, by name: arenas, control memory, a record of `rows` batches.
+
+    The optimizer claims its slots of the arena; the learning-rate table begins with the next step.
+    """
+    arena = model.arena()
+    start = counters.copy()
+    start[control.APPLIED] = start[control.LR_BASE] = arena.claim(optimizer.kind, optimizer.slots)
+    segments, multipliers = arena.segments()
+    tables = {
+        "segments": segments,
+        "multipliers": multipliers,
+        "hyper": optimizer.hyper(clear=True),
+        "lr_table": lr_table,
+        "counters": start,
+    }
+    return {
+        **bindings(model),
+        **arena.memory,
+        **{name: DeviceArray.of(table, device) for name, table in tables.items()},
+        "record": DeviceArray.zeros((rows, control.LOG_COLUMNS), np.float32, device),
+        "accumulated": DeviceArray.zeros((1,), np.float32, device),
+    }
+
+
+def bind_known(program: Program, arrays: Mapping[str, DeviceArray]) -> BoundProgram:
+    """The program on those of the arrays that it takes."""
     return program.bind({name: arrays[name] for name in program.inputs})

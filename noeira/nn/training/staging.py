@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,12 +71,29 @@ def train_step(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> tuple[S
     Returns:
         The recording, and the shape of a batch's prediction.
     """
+    return _train_step(model, loss, lambda graph, counters: _batch(graph, spec, dtype, counters))
+
+
+def windows_step(model: Module, loss: Loss, count: int, length: int) -> tuple[StagedGraph, Shape]:
+    """`train_step` on `count` windows of `length` tokens, drawn from a corpus by the step."""
+    return _train_step(model, loss, lambda graph, counters: _windows(graph, counters, count, length))
+
+
+def _windows(graph: StagedGraph, counters: Staged, count: int, length: int) -> tuple[Staged, Staged]:
+    return ops.windows(graph.input("corpus", ("tokens",), "int32"), counters, count, length)
+
+
+Source = Callable[[StagedGraph, Staged], tuple[Staged, Staged]]
+"""Stages where a batch comes from: (graph, counters) -> inputs and targets."""
+
+
+def _train_step(model: Module, loss: Loss, source: Source) -> tuple[StagedGraph, Shape]:
     graph = StagedGraph("train_step")
     graph.scope = context.path
     with staging(graph):
         counters, accumulated, record = _control(graph)
         graph.bind = binder(model, counters)
-        x, y = _batch(graph, spec, dtype, counters)
+        x, y = source(graph, counters)
         prediction, saved = model.forward(x)
         value, kept = loss.forward(prediction, y)
         weight = loss.weight(kept)
@@ -112,6 +130,15 @@ def shuffle() -> StagedGraph:
 
 def evaluation(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> StagedGraph:
     """Forward in evaluation mode; adds up loss and correct predictions."""
+    return _evaluation(model, loss, lambda graph, counters: _batch(graph, spec, dtype, counters))
+
+
+def windows_evaluation(model: Module, loss: Loss, count: int, length: int) -> StagedGraph:
+    """`evaluation` on windows of a corpus."""
+    return _evaluation(model, loss, lambda graph, counters: _windows(graph, counters, count, length))
+
+
+def _evaluation(model: Module, loss: Loss, source: Source) -> StagedGraph:
     graph = StagedGraph("evaluation")
     graph.scope = context.path
     modes = [(module, module.training) for _, module in model.named_modules()]
@@ -121,7 +148,7 @@ def evaluation(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> StagedG
             counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
             graph.bind = binder(model, counters)
             totals = graph.input("totals", (control.EVAL_TOTALS,), "float64", mutable=True)
-            x, y = _batch(graph, spec, dtype, counters)
+            x, y = source(graph, counters)
             prediction = model.forward(x)[0]
             value, kept = loss.forward(prediction, y)
             if loss.classifies:
