@@ -18,7 +18,7 @@ from noeira.ops.pieces import split
 from noeira.ops.reduce import sum_axis
 from noeira.ops.rope import repeat_heads
 from noeira.ops.shape import reshape
-from noeira.runtime.staging import Shape, Spec
+from noeira.runtime.staging import Dim, Shape, Spec
 
 _FOLD_STREAM = 0xF01D
 _LOW = np.uint64(0xFFFFFFFF)
@@ -120,8 +120,8 @@ def _staged_counters(key: Array, shape: Shape) -> Array:
     return emit("iota", [key], [Spec((size(shape),), "uint64")])[0]
 
 
-def _in_memory(flat: Array, shape: Shape) -> Array:
-    """The numbers behind a copy, so that nothing fuses with the range: MAX broadcasts wrongly against one."""
+def in_memory(flat: Array, shape: Shape) -> Array:
+    """The numbers behind a copy: MAX broadcasts wrongly against a range or a slice that it fuses."""
     count = size(shape)
     return reshape(repeat_heads(reshape(flat, (1, 1, 1, count)), 1), shape)
 
@@ -152,7 +152,7 @@ def words(key: Array, shape: Shape, repeats: int = 1) -> Array:
 @words.staged
 def _(key: Array, shape: Shape, repeats: int = 1) -> Array:
     counters = floor_divide(_staged_counters(key, shape), np.array([repeats], np.uint64))
-    return _in_memory(_squares(counters, _staged_key(key)), shape)
+    return in_memory(_squares(counters, _staged_key(key)), shape)
 
 
 @op
@@ -172,4 +172,31 @@ def normal(key: Array, shape: Shape, dtype: str = "float32") -> Array:
 
 @normal.staged
 def _(key: Array, shape: Shape, dtype: str = "float32") -> Array:
-    return _in_memory(cast(_box_muller(_staged_counters(key, shape), _staged_key(key)), dtype), shape)
+    return in_memory(cast(_box_muller(_staged_counters(key, shape), _staged_key(key)), dtype), shape)
+
+
+@op
+def positions(like: Array, count: Dim, dtype: str = "int64") -> Array:
+    """The numbers 0 to count - 1.
+
+    Args:
+        like: Any array; where it is staged, the result is.
+        count: How many; of a staged shape it may be free.
+        dtype: Dtype of the result.
+    """
+    return np.arange(int(count), dtype=dtype)
+
+
+@positions.staged
+def _(like: Array, count: Dim, dtype: str = "int64") -> Array:
+    return in_memory(emit("iota", [like], [Spec((count,), dtype)])[0], (count,))
+
+
+def below(random: Array, limit: Array) -> Array:
+    """Turn 32 random bits into whole numbers 0 to limit - 1, by a product and no remainder: floor(w limit / 2^32).
+
+    Args:
+        random: `words`.
+        limit: uint64, 1 to 2^32; broadcasts.
+    """
+    return floor_divide(multiply(random, limit), _TWO32)

@@ -16,6 +16,7 @@ from noeira.nn.datasets.mnist import MNIST, FashionMNIST
 from noeira.nn.datasets.prefetch import Prefetch
 from noeira.nn.datasets.spec import DatasetSpec, FileSpec, WheelSpec
 from noeira.nn.datasets.text import CharTokenizer, TextFile, TinyShakespeare
+from noeira.nn.datasets.windows import TokenWindows
 
 __all__ = [
     "CIFAR10",
@@ -32,6 +33,7 @@ __all__ = [
     "PushT",
     "TextFile",
     "TinyShakespeare",
+    "TokenWindows",
     "WheelSpec",
     "read_cifar_batch",
     "read_idx",

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noeira.nn.datasets import CharTokenizer, DatasetError, TextFile, TinyShakespeare
+from noeira import ops
+from noeira.nn.datasets import CharTokenizer, DatasetError, TextFile, TinyShakespeare, TokenWindows
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -118,3 +119,26 @@ def test_error_without_a_network(shakespeare):
 def test_error_when_every_mirror_fails(shakespeare, server):
     with pytest.raises(DatasetError, match=r"mirror 127.0.0.1: .*HTTP status 404"):
         small_dataset(f"{server.url}/gone")()
+
+
+def test_windows_are_named_by_seed_and_step():
+    windows = TokenWindows(np.arange(1000, dtype=np.int32), 8, seed=1)
+    x, y = windows.batch(3, 16)
+    assert x.shape == (16, 8) and np.array_equal(y, x + 1)
+    assert np.array_equal(windows.batch(3, 4)[0], x[:4])
+    assert not np.array_equal(windows.batch(4, 16)[0], x)
+    assert not np.array_equal(TokenWindows(windows.ids, 8, seed=2).batch(3, 16)[0], x)
+    assert len(windows) == 992 and "length=8" in repr(windows)
+
+
+@pytest.mark.parametrize(("n", "count", "fit"), [(17, 5, 2), (16, 5, 1), (100, 3, 3)])
+def test_fixed_windows_lie_end_to_end(n, count, fit):
+    x, y = TokenWindows(np.arange(n, dtype=np.int32), 8).in_order(count)
+    assert np.array_equal(x, np.arange(8 * fit).reshape(fit, 8)) and np.array_equal(y, x + 1)
+
+
+def test_a_corpus_that_does_not_fit_is_refused():
+    with pytest.raises(ops.ShapeError, match=r"expected a corpus of 9 to 2\^31 - 1 ids for windows of 8, got 8"):
+        TokenWindows(np.zeros(8, np.int32), 8)
+    with pytest.raises(ops.ShapeError, match="int32"):
+        TokenWindows(np.zeros(80), 8)
