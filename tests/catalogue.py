@@ -513,7 +513,7 @@ ROWS: tuple[Row, ...] = (
     _loss("probabilities, smoothing, class weights", SOFT_SAMPLES, weight=WEIGHTS, label_smoothing=0.125),
 )
 
-BASES = (nn.Module, nn.Activation, nn.BatchNorm, nn.Formula, nn.Loss)
+BASES = (nn.Module, nn.Activation, nn.BatchNorm, nn.ElementwiseLoss, nn.Formula, nn.Loss)
 """Public classes that are bases only."""
 
 LINEAR_ACT_MISTAKES = (

@@ -38,7 +38,7 @@ class BCEWithLogitsLoss(ElementwiseLoss):
         As `ElementwiseLoss`; logits p, targets t in [0, 1].
 
     vjp:
-        dp = factor w (1 - t - c s(-p)) dloss / weight. Saves p, t, the mask and the weight.
+        dp = factor w ((1 - t) s(p) - pos_weight t s(-p)) dloss / weight. Saves p, t, the mask and the weight.
 
     Example:
         >>> import numpy as np
@@ -87,8 +87,10 @@ class BCEWithLogitsLoss(ElementwiseLoss):
         return values if self.element_weight is None else values * self.element_weight.astype(prediction.dtype)
 
     def slope(self, prediction: Array, target: Array) -> Array:
-        """W (1 - t - c s(-p))."""
-        slope = (1.0 - target) - self._positive_share(target) / (exp(prediction) + 1.0)
+        """W ((1 - t) s(p) - pos_weight t s(-p))."""
+        # neither 1 - s(p) nor c s(-p): each end keeps its digits
+        positive = target if self.pos_weight is None else target * self.pos_weight.astype(target.dtype)
+        slope = (1.0 - target) / (exp(-prediction) + 1.0) - positive / (exp(prediction) + 1.0)
         return slope if self.element_weight is None else slope * self.element_weight.astype(prediction.dtype)
 
     def _shown(self) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from noeira.nn import SGD, GaussianNLLLoss, Linear, LinearTanh, MSELoss, Sequential, Trainer
+from noeira.nn import SGD, BCEWithLogitsLoss, GaussianNLLLoss, Linear, LinearTanh, MSELoss, Sequential, Trainer
 
 ROWS, BATCH, LR = 50, 16, 0.05
 
@@ -64,3 +64,15 @@ def test_targets_of_another_shape_are_refused_before_any_step() -> None:
 def test_a_loss_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a loss that is one number, got MSELoss\(reduction='none'\)"):
         _trainer(MSELoss("none"))
+
+
+@pytest.mark.parametrize("pos_weight", [None, 3.0])
+def test_gradients_of_confident_logits_keep_their_digits(pos_weight: float | None) -> None:
+    logits = np.array([[-200, -80, -20, 20, 80, 200]], np.float32)
+    share = 1 / (np.exp(np.abs(logits), dtype=np.float64) + 1)  # of the unlikely answer
+    loss = BCEWithLogitsLoss(reduction="sum", pos_weight=pos_weight)
+    for target in (0.0, 1.0):
+        _, saved = loss.forward(logits, np.full_like(logits, target))
+        likely = np.where(logits > 0, 1 - share, share)
+        want = (pos_weight or 1.0) * -np.where(logits > 0, share, 1 - share) if target else likely
+        np.testing.assert_allclose(loss.vjp(saved), want, rtol=1e-5, atol=1e-37)
