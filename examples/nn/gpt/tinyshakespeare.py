@@ -23,7 +23,7 @@ def main() -> None:
     iterations = 200 if args.quick else args.iterations
 
     text = TinyShakespeare()  # 1.1 million ids of 65 characters: nine tenths to train on, the rest to validate on
-    model = GPT(text.vocab_size, block_size=BLOCK, num_layers=4, num_heads=4, embed_dim=128, dropout=0.0)
+    model = GPT(text.tokenizer.vocab_size, block_size=BLOCK, num_layers=4, num_heads=4, embed_dim=128, dropout=0.0)
     schedule = WarmupCosine(warmup=min(100, iterations // 2), minimum=0.1, per="step")
     optimizer = AdamW(1e-3, betas=(0.9, 0.99), weight_decay=0.1, clip_norm=1.0, schedule=schedule)
     trainer = AutoregressiveTrainer(
