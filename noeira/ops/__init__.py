@@ -2,7 +2,7 @@
 
 from noeira.ops.activation import ACTIVATIONS, activation, activation_grad
 from noeira.ops.attention import attention, attention_grad, packed_attention, packed_attention_grad
-from noeira.ops.augment import crop_flip, cutout, draw_windows, mixup, normalize, one_hot
+from noeira.ops.augment import crop_flip, cutout, mixup, normalize, one_hot
 from noeira.ops.batch_norm import batch_norm_eval, batch_norm_grad, batch_norm_train
 from noeira.ops.batching import advance, gather_rows, shuffle, windows
 from noeira.ops.conv import Geometry, add_channel_sums, conv, conv_input_grad, conv_param_grad
@@ -117,7 +117,6 @@ __all__ = [
     "cross_entropy_grad",
     "cutout",
     "divide",
-    "draw_windows",
     "dropout",
     "dropped_tokens",
     "embedding",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.batching import gather_rows
 from noeira.ops.dispatch import Array, ShapeError, is_staged, known_size, op
 from noeira.ops.elementwise import (
     add,
@@ -240,55 +239,3 @@ def normalize(x: Array, mean: tuple[float, ...], std: tuple[float, ...], layout:
     shape = (1, c, 1, 1) if layout == "nchw" else (1, 1, 1, c)
     offset, scale = (np.array(values, x.dtype).reshape(shape) for values in (mean, std))
     return divide(subtract(x, offset), scale)
-
-
-# ---- windows of a corpus ---------------------------------------------------------------------------------------------
-
-
-@op
-def draw_windows(corpus: Array, counters: Array, key: Array, batch: int, length: int) -> tuple[Array, Array]:
-    """Windows of a corpus at random places, and the same windows one further on.
-
-    Window i begins at floor(w_i (n - length) / 2^32), with w_i the 32 random bits of counter i under the key: every
-    place from 0 to n - length - 1 is as likely as any other.
-
-    Args:
-        corpus: Ids, int32 [n], n > length and below 2^31.
-        counters: Control memory; only tells the compiled path its device.
-        key: int64 [3], names the draw (`fold_in`).
-        batch: How many windows.
-        length: Ids a window.
-
-    Returns:
-        Inputs and targets, int32 [batch, length]; targets[:, t] follows inputs[:, t] in the corpus.
-
-    Raises:
-        ShapeError: The corpus is too short, or no int32 [n].
-    """
-    _check_corpus(corpus, batch, length)
-    starts = below(words(key, (batch,)), np.uint64(len(corpus) - length)).astype(np.int64)
-    places = starts[:, None] + np.arange(length)
-    return corpus[places], corpus[places + 1]
-
-
-@draw_windows.staged
-def _(corpus: Array, counters: Array, key: Array, batch: int, length: int) -> tuple[Array, Array]:
-    _check_corpus(corpus, batch, length)
-    total = cast(count_axis(corpus, 0), "uint64")
-    span = subtract(total, _uint(length))
-    starts = cast(below(words(key, (batch,)), span), "int64")
-    places = add(reshape(starts, (batch, 1)), np.arange(length + 1)[None])
-    order = reshape(cast(places, "int32"), (1, batch * (length + 1)))
-    ids = gather_rows(reshape(corpus, (corpus.shape[0], 1)), order, counters, "int32")
-    windows = reshape(ids, (batch, length + 1))
-    return slice_axis(windows, 0, length, 1), slice_axis(windows, 1, length + 1, 1)
-
-
-def _check_corpus(corpus: Array, batch: int, length: int) -> None:
-    if len(corpus.shape) != 1 or corpus.dtype != np.int32:
-        raise ShapeError(f"expected a corpus of ids, int32 [n], got {corpus.dtype}{list(corpus.shape)}")
-    if batch < 1 or length < 1:
-        raise ShapeError(f"expected at least one window of one id, got {batch} of {length}")
-    n = corpus.shape[0]
-    if isinstance(n, int) and not length < n < 1 << 31:
-        raise ShapeError(f"expected a corpus of {length + 1} to 2^31 - 1 ids for windows of {length}, got {n}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from noeira.ops import control
-from noeira.ops.dispatch import Array, emit, op
+from noeira.ops.dispatch import Array, ShapeError, emit, op
 from noeira.ops.random import bits
 from noeira.runtime.staging import Spec
 
@@ -68,7 +68,11 @@ def windows(corpus: Array, counters: Array, count: int, length: int) -> tuple[Ar
 
     Returns:
         x and y int32 [B, T]: y[b, t] follows x[b, t] in the corpus; window b begins at a place drawn evenly.
+
+    Raises:
+        ShapeError: The corpus is too short, or no int32 [N].
     """
+    _check_corpus(corpus, count, length)
     words = bits(count, seed=int(counters[control.SEED]), stream=_WINDOW_STREAM, step=int(counters[control.STEP]))
     starts = (words.astype(np.uint64) * np.uint64(len(corpus) - length)) >> np.uint64(32)
     places = starts.astype(np.int64)[:, None] + np.arange(length)
@@ -77,8 +81,19 @@ def windows(corpus: Array, counters: Array, count: int, length: int) -> tuple[Ar
 
 @windows.staged
 def _(corpus: Array, counters: Array, count: int, length: int) -> tuple[Array, Array]:
+    _check_corpus(corpus, count, length)
     both = [Spec((count, length), "int32")] * 2
     return emit("noeira.windows", [corpus, counters], both)  # type: ignore[return-value]
+
+
+def _check_corpus(corpus: Array, count: int, length: int) -> None:
+    if len(corpus.shape) != 1 or corpus.dtype != np.int32:
+        raise ShapeError(f"expected a corpus of ids, int32 [n], got {corpus.dtype}{list(corpus.shape)}")
+    if count < 1 or length < 1:
+        raise ShapeError(f"expected at least one window of one id, got {count} of {length}")
+    n = corpus.shape[0]
+    if isinstance(n, int) and not length < n < 1 << 31:
+        raise ShapeError(f"expected a corpus of {length + 1} to 2^31 - 1 ids for windows of {length}, got {n}")
 
 
 @op

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from noeira import ops
-from noeira.ops import augment, control
+from noeira.ops import augment
 from noeira.ops.random import below, bits, words
 from noeira.runtime.devices import Device
 from noeira.runtime.programs import build
@@ -170,22 +170,7 @@ def test_one_hot_and_normalize():
     assert np.array_equal(ops.normalize(last(x), (1, 2), (0.5, 4), "nhwc"), last(ops.normalize(x, (1, 2), (0.5, 4))))
 
 
-def test_windows_are_pieces_of_the_corpus():
-    corpus = np.arange(50, dtype=np.int32)
-    counters = np.zeros(control.COUNTERS, np.int64)
-    x, y = ops.draw_windows(corpus, counters, KEY, 5000, 8)
-    assert x.shape == y.shape == (5000, 8) and np.array_equal(y, x + 1)
-    assert np.array_equal(x, x[:, :1] + np.arange(8))
-    counts = np.bincount(x[:, 0], minlength=42)
-    assert len(counts) == 42  # 0 to n - length - 1, both ends included
-    assert abs(counts - 5000 / 42).max() < 5 * np.sqrt(5000 / 42)
-    assert x[3, 0] == squares(3, inner_key(KEY)) * 42 // 2**32
-    x, y = ops.draw_windows(corpus[:9], counters, KEY, 3, 8)
-    assert (x == np.arange(8)).all() and (y == np.arange(1, 9)).all()
-
-
 X, Y = images((2, 3, 4, 4)), np.zeros((2, 3), np.float32)
-CORPUS, COUNTERS = np.zeros(9, np.int32), np.zeros(control.COUNTERS, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +190,6 @@ CORPUS, COUNTERS = np.zeros(9, np.int32), np.zeros(control.COUNTERS, np.int64)
         (lambda: ops.one_hot(Y, 3), r"expected integer class ids \[N\], got float32\[2, 3\]"),
         (lambda: ops.normalize(X, (1,), (1,)), "expected 3 means and deviations, one a channel, got 1 and 1"),
         (lambda: ops.normalize(X, (0, 0, 0), (1, 0, 1)), "expected finite deviations above 0"),
-        (lambda: ops.draw_windows(CORPUS, COUNTERS, KEY, 1, 9), r"expected a corpus of 10 to 2\^31 - 1 ids .* got 9"),
-        (lambda: ops.draw_windows(CORPUS, COUNTERS, KEY, 0, 2), "at least one window of one id, got 0 of 2"),
-        (lambda: ops.draw_windows(CORPUS.astype(np.int64), COUNTERS, KEY, 1, 2), r"int32 \[n\], got int64\[9\]"),
     ],
 )
 def test_mistakes_are_refused_in_words(call, message):
@@ -236,15 +218,6 @@ def _program(name, dtype, shape, body):
         return graph.finish(*(result if isinstance(result, tuple) else (result,)))
 
 
-def _windows():
-    graph = StagedGraph("windows")
-    with staging(graph):
-        counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
-        corpus = graph.input("corpus", ("n",), "int32")
-        key = ops.fold_in(ops.load(counters), 9)
-        return graph.finish(*ops.draw_windows(corpus, counters, key, 6, 7))
-
-
 BODIES = {
     "normalize": (("b", C, H, W), lambda x, key: ops.normalize(x, (0.1, 0.2, 0.3), (0.5, 2.0, 3.0))),
     "mixup": (("b", C), lambda x, key: ops.mixup(x, x, key, 0.4)),
@@ -255,7 +228,7 @@ BODIES = {
 def programs():
     graphs = [_program(name.replace(" ", "_"), "float32", *BODIES[name]) for name in BODIES]
     graphs.append(_program("normalize_float64", "float64", *BODIES["normalize"]))
-    return build([*graphs, _windows()], Device("cpu"), "augmentation")
+    return build(graphs, Device("cpu"), "augmentation")
 
 
 @pytest.mark.compiled
@@ -276,16 +249,3 @@ def test_compiled_gives_the_references_pixels(name, n):
                 np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
             else:
                 np.testing.assert_allclose(value, expected, rtol=3e-7)
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("n", [8, 9, 1000, 70_001])
-def test_compiled_windows_are_the_references(n):
-    corpus = np.random.default_rng(n).integers(0, 65, n).astype(np.int32)
-    for step in range(5):
-        counters = np.zeros(control.COUNTERS, np.int64)
-        counters[[control.SEED, control.STEP, control.CURSOR]] = (-3, step, step)
-        key = ops.fold_in(counters, 9)
-        want = ops.draw_windows(corpus, counters, key, 6, 7)
-        got = run(programs()["windows"], {"corpus": corpus, "counters": counters})
-        assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))

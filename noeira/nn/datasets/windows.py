@@ -7,17 +7,13 @@ from numpy.typing import NDArray
 
 from noeira import ops
 from noeira.ops import control
-from noeira.ops.random import stream_of
-
-WINDOWS = stream_of("token windows")
-"""Stream of the draws; a compiled program folds it into its counters and gets the same windows."""
 
 
 class TokenWindows:
     """Inputs and targets of `length` ids, cut from a corpus at places drawn by counter hash.
 
-    The windows of a step are a pure function of (seed, step): drawn again, or drawn on the device by
-    `ops.draw_windows` with the key `ops.fold_in(counters, WINDOWS)`, they are the same.
+    The windows of a step are a pure function of (seed, step): drawn again, or on the device by
+    `AutoregressiveTrainer`, they are the same.
 
     Args:
         ids: The corpus, int32 [n] with n > length.
@@ -43,7 +39,7 @@ class TokenWindows:
         """Return the inputs and targets of a step, each int32 [batch_size, length]."""
         counters = np.zeros(control.COUNTERS, np.int64)
         counters[[control.SEED, control.STEP]] = (self.seed, step)
-        return ops.draw_windows(self.ids, counters, ops.fold_in(counters, WINDOWS), batch_size, self.length)
+        return ops.windows(self.ids, counters, batch_size, self.length)
 
     def in_order(self, count: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return up to `count` windows end to end from the beginning: the fixed ones to evaluate on."""
