@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,10 @@ def _cross_entropy_row(name: str, samples: tuple[Sample, ...], **options: Any) -
 
 WEIGHTS = [0.5, 1.0, 2.0, 1.5, 0.25]
 GAUSSIAN = _samples(width=2)
+VARIANCES = tuple(
+    replace(sample, inputs=(_positive_half(*sample.inputs[1]), *sample.inputs[1:]))  # type: ignore[misc]
+    for sample in GAUSSIAN
+)
 TWO_HOT = (
     Sample("rows", (), ((7, 9), (7,)), 4.0),
     Sample("batch 1", (), ((1, 9), (1,))),
@@ -207,14 +212,10 @@ ROWS: tuple[Row, ...] = (
         "HuberLoss, delta", nn.HuberLoss, lambda loss, p, t: F.huber_loss(p, t, reduction="none", delta=loss.delta),
         step=KINKS, delta=0.7,
     ),
-    _element_row("GaussianNLLLoss", nn.GaussianNLLLoss, _gaussian, GAUSSIAN),
-    _element_row("GaussianNLLLoss, full, limits", nn.GaussianNLLLoss, _gaussian, GAUSSIAN, step=KINKS,
-                 full=True, limits=(-0.5, 0.75)),
-    _element_row(
-        "GaussianNLLLoss, variances", nn.GaussianNLLLoss, _gaussian,
-        (Sample("rank 2", (), (_positive_half(7, 5), (7, 5))), Sample("sum", ("sum",), (_positive_half(7, 5), (7, 5)))),
-        variance="value",
-    ),
+    _element_row("GaussianNLLLoss", nn.GaussianNLLLoss, _gaussian, VARIANCES),
+    _element_row("GaussianNLLLoss, log", nn.GaussianNLLLoss, _gaussian, GAUSSIAN, variance="log"),
+    _element_row("GaussianNLLLoss, full, limits", nn.GaussianNLLLoss, _gaussian, GAUSSIAN[:4], step=KINKS,
+                 full=True, variance="log", limits=(-0.5, 0.75)),
     _element_row("BCEWithLogitsLoss", nn.BCEWithLogitsLoss, _bce, _samples(_unit)),
     _element_row("BCEWithLogitsLoss, weights", nn.BCEWithLogitsLoss, _bce,
                  (Sample("rank 2", (), ((7, 5), _unit(7, 5))), Sample("none", ("none",), ((7, 5), _unit(7, 5)))),

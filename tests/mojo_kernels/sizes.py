@@ -78,6 +78,14 @@ def _maps(*shapes: tuple[int, ...], args: tuple[object, ...] | None = None) -> t
     return tuple(Sample(f"{shape}", (shape[1],) if args is None else args, (shape,)) for shape in shapes)
 
 
+def _recurrent(states: int) -> tuple[Sample, ...]:
+    """Batch, steps, width of x, width of h: around a depth block, a strip of one row, and a tile's rows."""
+    return tuple(
+        Sample(f"{b} x {t}, {d} to {h}", (d, h), ((b, t, d), (b, states * h)))
+        for b, t, d, h in ((3, 2, 5, 385), (1, 4, 3, 43), (13, 3, 2, 33), (25, 2, 17, 16))
+    )
+
+
 def _embedding(ids: int, rows: int, width: int) -> Sample:
     return Sample(
         f"{ids} ids of {rows}, width {width}", (rows, width),
@@ -118,6 +126,8 @@ SIZES: dict[str, tuple[tuple[Sample, ...], tuple[Shape, ...] | None, tuple[tuple
         _attention(*((1, t, 1, 16) for t in _around(1, 48, 96, 192)), (3, 97, 2, 33), (2, 49, 3, 65), (1, 131, 2, 80)),
         None, (),
     ),
+    "GRUSeq": (_recurrent(1), None, ()),
+    "LSTMSeq": (_recurrent(2), None, ()),
     "LayerNorm": (NORM_SIZES, *MATRIX),
     "RMSNorm": (NORM_SIZES, (("b", "n"),), (("weight", ("n",)),)),
     "GroupNorm": (

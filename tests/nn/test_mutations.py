@@ -13,6 +13,7 @@ from noeira.ops import activation_grad
 from tests import (
     catalogue,
     catalogue_combinators,
+    catalogue_loss,
     catalogue_random,
     catalogue_recurrence,
     catalogue_rl,
@@ -175,6 +176,10 @@ def _gru_param(name: str, other: str) -> Mutator:
     return mutate
 
 
+def _first_half(grad: np.ndarray) -> np.ndarray:
+    return np.concatenate([grad[..., : grad.shape[-1] // 2], 0 * grad[..., grad.shape[-1] // 2 :]], -1)
+
+
 def first_grad_only(vjp: Any) -> Any:
     """The first input's gradient, zeros for the others."""
     return lambda self, saved, grad: tuple(g if i == 0 else 0 * g for i, g in enumerate(vjp(self, saved, grad)))
@@ -291,6 +296,13 @@ MUTATIONS = (
     Mutation("GRUSeq", "the initial state's gradient lost", first_grad_only),
     Mutation("LSTMSeq", "recurrent weights halved", param_grad("weight_hh", half)),
     Mutation("LSTMCell", "the state saved is another", saved_as(lambda kept: (*kept[:3], 0 * kept[3]))),
+    Mutation("MSELoss", "a factor 2 lost", input_grad(half)),
+    Mutation("HuberLoss", "not limited", instead(lambda self, saved, grad: (saved[0] - saved[1]) * grad / saved[3])),
+    Mutation("BCEWithLogitsLoss, weights", "positives not weighed", without("pos_weight", None)),
+    Mutation("GaussianNLLLoss, log", "no gradient of the variance", input_grad(_first_half)),
+    Mutation("KLDivLoss", "of another sign", input_grad(np.negative)),
+    Mutation("TwoHotLoss", "one bin off", saved_as(lambda kept: (kept[0], np.roll(kept[1], 1, -1), *kept[2:]))),
+    Mutation("SequenceCrossEntropyLoss", "halved", input_grad(half)),
     Mutation("HashDropout", "mask of the next step", saved_as(lambda key: key + np.array([0, 1, 0]))),
     Mutation("SpaceTimeTranspose", "not turned", instead(lambda self, saved, grad: grad.reshape(2, 3, 5, 4))),
     Mutation("LearnedQueries", "dQ halved", param_grad("weight", half)),
@@ -326,6 +338,7 @@ FAMILIES = (
     catalogue_recurrence,
     catalogue_rl,
     catalogue_tokens,
+    catalogue_loss,
 )
 ROWS = tuple(row for family in FAMILIES for row in family.ROWS)
 

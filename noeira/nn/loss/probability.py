@@ -12,7 +12,7 @@ from noeira.nn.loss.loss import Loss
 from noeira.nn.loss.reduction import ElementwiseLoss
 from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, ShapeError
-from noeira.ops.elementwise import absolute, cast, exp, greater, log, maximum, where
+from noeira.ops.elementwise import absolute, cast, equal, exp, log, maximum, where
 from noeira.ops.formula import formula
 from noeira.ops.reduce import sum_axis
 from noeira.ops.shape import reshape
@@ -24,7 +24,7 @@ ALWAYS = 1e30
 
 
 class BCEWithLogitsLoss(ElementwiseLoss):
-    """Binary cross-entropy of a sigmoid: l = w ((1 - t) p + c log(1 + e^-p)), c = 1 + (pos_weight - 1) t.
+    """Binary cross-entropy of a sigmoid: l = w ((1 - t) log(1 + e^p) + pos_weight t log(1 + e^-p)).
 
     That is -w (pos_weight t log s(p) + (1 - t) log(1 - s(p))) with the sigmoid s, without its overflow.
 
@@ -76,28 +76,25 @@ class BCEWithLogitsLoss(ElementwiseLoss):
                     f"BCEWithLogitsLoss: expected 1 or {prediction[-1]} numbers as {name}, got {len(value)}"
                 )
 
-    def _positive_share(self, target: Array) -> Array | float:
-        """C."""
-        return 1.0 if self.pos_weight is None else target * (self.pos_weight - 1).astype(target.dtype) + 1.0
+    def _positive(self, target: Array) -> Array:
+        """T, times pos_weight."""
+        return target if self.pos_weight is None else target * self.pos_weight.astype(target.dtype)
 
     def element(self, prediction: Array, target: Array) -> Array:
-        """W ((1 - t) p + c softplus(-p))."""
-        soft = formula(-prediction, "softplus", 1.0, ALWAYS)
-        values = (1.0 - target) * prediction + self._positive_share(target) * soft
+        """W ((1 - t) softplus(p) + pos_weight t softplus(-p)): each end keeps its digits."""
+        above, below = (formula(p, "softplus", 1.0, ALWAYS) for p in (prediction, -prediction))
+        values = (1.0 - target) * above + self._positive(target) * below
         return values if self.element_weight is None else values * self.element_weight.astype(prediction.dtype)
 
     def slope(self, prediction: Array, target: Array) -> Array:
         """W ((1 - t) s(p) - pos_weight t s(-p))."""
-        # neither 1 - s(p) nor c s(-p): each end keeps its digits
-        positive = target if self.pos_weight is None else target * self.pos_weight.astype(target.dtype)
-        slope = (1.0 - target) / (exp(-prediction) + 1.0) - positive / (exp(prediction) + 1.0)
+        slope = (1.0 - target) / (exp(-prediction) + 1.0) - self._positive(target) / (exp(prediction) + 1.0)
         return slope if self.element_weight is None else slope * self.element_weight.astype(prediction.dtype)
 
     def _shown(self) -> list[str]:
         shown = [] if self.element_weight is None else [f"weight={self.element_weight.tolist()}"]
-        return (
-            shown + super()._shown() + ([] if self.pos_weight is None else [f"pos_weight={self.pos_weight.tolist()}"])
-        )
+        shown += super()._shown()
+        return shown + ([] if self.pos_weight is None else [f"pos_weight={self.pos_weight.tolist()}"])
 
 
 class KLDivLoss(ElementwiseLoss):
@@ -134,12 +131,12 @@ class KLDivLoss(ElementwiseLoss):
         """T (log t - p), 0 where t is 0."""
         if self.log_target:
             return exp(target) * (target - prediction)
-        there = greater(target, 0.0)
-        return where(there, target * (log(where(there, target, 1.0)) - prediction), 0.0)
+        none = equal(target, 0.0)
+        return where(none, 0.0, target * (log(where(none, 1.0, target)) - prediction))
 
     def slope(self, prediction: Array, target: Array) -> Array:
         """-t."""
-        return -exp(target) if self.log_target else -where(greater(target, 0.0), target, 0.0)
+        return -exp(target) if self.log_target else -target
 
     def _shown(self) -> list[str]:
         return super()._shown() + (["log_target=True"] if self.log_target else [])

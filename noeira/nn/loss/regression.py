@@ -174,7 +174,7 @@ class GaussianNLLLoss(ElementwiseLoss):
         reduction: See `ElementwiseLoss`.
         full: Whether the constant is added.
         eps: Least v, where the variance itself is predicted.
-        variance: What the second half of the prediction is: "log", the logarithm of v, or "value", v.
+        variance: What the second half of the prediction is: "value", v as in PyTorch, or "log", its logarithm.
         limits: Least and largest logarithm of v, which get no gradient beyond; for "log".
         factor: Factor of every element.
 
@@ -188,10 +188,10 @@ class GaussianNLLLoss(ElementwiseLoss):
     Example:
         >>> import numpy as np
         >>> from noeira.nn import GaussianNLLLoss
-        >>> print(GaussianNLLLoss()(np.array([[1.0, 0.0]], np.float32), np.array([[3.0]], np.float32)))
+        >>> print(GaussianNLLLoss()(np.array([[1.0, 1.0]], np.float32), np.array([[3.0]], np.float32)))
         2.0
 
-    Source: Nix and Weigend 1994. PyTorch: `torch.nn.GaussianNLLLoss`, which takes the variances apart, as values.
+    Source: Nix and Weigend 1994. PyTorch: `torch.nn.GaussianNLLLoss`, which takes the variances apart.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class GaussianNLLLoss(ElementwiseLoss):
         full: bool = False,
         eps: float = 1e-6,
         *,
-        variance: str = "log",
+        variance: str = "value",
         limits: tuple[float, float] | None = None,
         factor: float = 1.0,
     ):
@@ -261,5 +261,5 @@ class GaussianNLLLoss(ElementwiseLoss):
 
     def _shown(self) -> list[str]:
         shown = super()._shown() + (["full=True"] if self.full else [])
-        shown += [] if self.variance == "log" else ["variance='value'"]
+        shown += [] if self.variance == "value" else ["variance='log'"]
         return shown + ([] if self.limits is None else [f"limits={self.limits}"])

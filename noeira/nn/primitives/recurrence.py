@@ -191,7 +191,7 @@ class LSTMSeq(Recurrent):
         dc = the gradient from the step after + dh o (1 - u^2): di = dc g i (1 - i), df = dc c f (1 - f),
         dg = dc i (1 - g^2), do = dh u o (1 - o), and to the step before dc f and d W^T with d = [di, df, dg, do];
         dx = d U^T, dU += x^T d, dW += h^T d, da and db the sum of d over samples and steps.
-        Saves x, i, f, g, o, c', h before each step, and the initial state.
+        Saves x, i, f, g, o, c', h before each step, and the first and last state.
 
     Example:
         >>> import numpy as np
@@ -207,12 +207,16 @@ class LSTMSeq(Recurrent):
 
     def forward(self, x: Array, state: Array | None = None) -> tuple[Array, Any]:
         """X [B, T, D] -> y [B, T, H]."""
-        y, kept, before, _ = lstm(self._gates_of_inputs(x), state, self.weight_hh.val, self._bias())
-        return y, (x, kept, before, state)
+        y, kept, before, last = lstm(self._gates_of_inputs(x), state, self.weight_hh.val, self._bias())
+        return y, (x, kept, before, state, last)
+
+    def last_state(self, saved: Any) -> Array:
+        """The state after the last step [B, 2 H], from what `forward` saved: where the next sequence may go on."""
+        return saved[-1]
 
     def vjp(self, saved: Any, grad_output: Array) -> Any:
         """Dy -> dx, and the state's gradient if there was one; adds the parameters' gradients."""
-        x, kept, before, state = saved
+        x, kept, before, state, _ = saved
         grad, dstate = lstm_grad(grad_output, None, kept, state, self.weight_hh.val)
         dx = self._inputs_grad(x, before, grad, grad)
         return dx if state is None else (dx, dstate)

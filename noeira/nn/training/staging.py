@@ -166,7 +166,7 @@ def _evaluation(model: Module, loss: Loss, source: Source) -> StagedGraph:
 
 def _add_loss(totals: Staged, value: Staged, weight: Staged | np.ndarray) -> None:
     """Add the weighted loss and the weight to the totals; nothing is right or wrong."""
-    both = [ops.reshape(ops.cast(number, "float64"), (1,)) for number in (value * weight, weight)]
+    both = [ops.reshape(ops.cast(number, "float64"), (1,)) for number in (ops.multiply(value, weight), weight)]
     ops.accumulate(totals, ops.concat([*both, np.zeros(control.EVAL_TOTALS - 2)]))
 
 

@@ -33,6 +33,8 @@ def test_a_state_carries_a_sequence_on(sequence: Any, cell: Any, states: int) ->
     for t in range(3):
         state = one(x[:, t], state)
     np.testing.assert_allclose(whole(x[:, 3:], state), whole(x)[:, 3:], rtol=1e-5, atol=1e-6)
+    if states == 2:
+        np.testing.assert_allclose(whole.last_state(whole.forward(x[:, :3])[1]), state, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("sequence", [nn.GRUSeq, nn.LSTMSeq])

@@ -50,7 +50,7 @@ def test_regression_follows_pytorch_and_reports_no_accuracy() -> None:
 def test_a_predicted_variance_is_learnt() -> None:
     x, t = _data(200)
     noisy = t + np.random.default_rng(1).normal(0, 0.5, t.shape).astype(np.float32)
-    trainer = _trainer(GaussianNLLLoss(limits=(-10.0, 4.0)), width=4)
+    trainer = _trainer(GaussianNLLLoss(variance="log", limits=(-10.0, 4.0)), width=4)
     history = trainer.fit((x, noisy), epochs=40, batch_size=BATCH)
     assert history.epochs[-1].train_loss < history.epochs[0].train_loss - 0.3
 
