@@ -97,6 +97,11 @@ def _element_row(
     )  # fmt: skip
 
 
+def _first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    """The same samples, of which only the first is compiled: the rest differs in ways that another row has."""
+    return tuple(replace(sample, compiled=i == 0 and sample.compiled) for i, sample in enumerate(samples))
+
+
 def _unit(*shape: int) -> Any:
     return lambda draw: draw.random(shape).astype(np.float32)
 
@@ -180,7 +185,7 @@ DISTRIBUTIONS = (
 def _cross_entropy_row(name: str, samples: tuple[Sample, ...], **options: Any) -> Row:
     return Row(
         f"CrossEntropyLoss, {name}", nn.CrossEntropyLoss, lambda: nn.CrossEntropyLoss(**options),
-        _cross_entropy_rows_twin, ("x", "target", "lse", "weight"), samples,
+        _cross_entropy_rows_twin, ("x", "target", "lse", "weight"), _first(samples),
     )  # fmt: skip
 
 
@@ -200,21 +205,24 @@ TWO_HOT = (
 
 ROWS: tuple[Row, ...] = (
     _element_row("MSELoss", nn.MSELoss, lambda _, p, t: F.mse_loss(p, t, reduction="none"), _samples(every=True)),
-    _element_row("MSELoss, half", nn.MSELoss, lambda _, p, t: F.mse_loss(p, t, reduction="none"), factor=0.5),
+    _element_row("MSELoss, half", nn.MSELoss, lambda _, p, t: F.mse_loss(p, t, reduction="none"), _first(_samples()),
+                 factor=0.5),
     _element_row("L1Loss", nn.L1Loss, lambda _, p, t: F.l1_loss(p, t, reduction="none"), step=KINKS),
     _element_row("SmoothL1Loss", nn.SmoothL1Loss, lambda _, p, t: F.smooth_l1_loss(p, t, reduction="none"), step=KINKS),
     _element_row(
         "SmoothL1Loss, beta", nn.SmoothL1Loss, lambda loss, p, t: F.smooth_l1_loss(p, t, reduction="none", beta=loss.beta),
+        _first(_samples()),
         step=KINKS, beta=0.3,
     ),
     _element_row("HuberLoss", nn.HuberLoss, lambda _, p, t: F.huber_loss(p, t, reduction="none"), step=KINKS),
     _element_row(
         "HuberLoss, delta", nn.HuberLoss, lambda loss, p, t: F.huber_loss(p, t, reduction="none", delta=loss.delta),
+        _first(_samples()),
         step=KINKS, delta=0.7,
     ),
     _element_row("GaussianNLLLoss", nn.GaussianNLLLoss, _gaussian, VARIANCES),
-    _element_row("GaussianNLLLoss, log", nn.GaussianNLLLoss, _gaussian, GAUSSIAN, variance="log"),
-    _element_row("GaussianNLLLoss, full, limits", nn.GaussianNLLLoss, _gaussian, GAUSSIAN[:4], step=KINKS,
+    _element_row("GaussianNLLLoss, log", nn.GaussianNLLLoss, _gaussian, _first(GAUSSIAN), variance="log"),
+    _element_row("GaussianNLLLoss, full, limits", nn.GaussianNLLLoss, _gaussian, _first(GAUSSIAN[:4]), step=KINKS,
                  full=True, variance="log", limits=(-0.5, 0.75)),
     _element_row("BCEWithLogitsLoss", nn.BCEWithLogitsLoss, _bce, _samples(_unit)),
     _element_row("BCEWithLogitsLoss, weights", nn.BCEWithLogitsLoss, _bce,
@@ -224,7 +232,7 @@ ROWS: tuple[Row, ...] = (
                  (Sample("rank 2", (), ((7, 5), _unit(7, 5)), 60.0),), pos_weight=WEIGHTS),
     _element_row("KLDivLoss", nn.KLDivLoss, lambda _, p, t: F.kl_div(p, t, reduction="none"), _samples(_unit)),
     _element_row("KLDivLoss, log", nn.KLDivLoss, lambda _, p, t: F.kl_div(p, t, reduction="none", log_target=True),
-                 log_target=True),
+                 _first(_samples()), log_target=True),
     Row("TwoHotLoss", nn.TwoHotLoss, lambda: nn.TwoHotLoss(9, -3.0, 3.0), _two_hot_twin,
         ("x", "target", "lse", "weight"), TWO_HOT,
         (Mistake("wrong width", lambda: nn.TwoHotLoss(9)(_zeros(2, 8), _zeros(2)),
