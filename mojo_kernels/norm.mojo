@@ -277,8 +277,8 @@ def run_sums[
             sums[1] += g
             products[1] = g.fma(d, products[1])
             i = stop
-        total1 += (sums[0] + sums[1]).reduce_add().cast[F64]()
-        total2 += (products[0] + products[1]).reduce_add().cast[F64]()
+        total1 += (sums[0] + sums[1]).cast[F64]().reduce_add()
+        total2 += (products[0] + products[1]).cast[F64]().reduce_add()
     return (total1, total2)
 
 
