@@ -89,7 +89,7 @@ class CrossEntropyLoss(Loss):
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dlogits [..., C]."""
         logits, target, statistics, weight = saved
-        grad = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, logits.dtype)
+        grad: Array = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, logits.dtype)
         if self.reduction == "none":
             dz = softmax(logits) * sum_axis(self._mass(logits, target), -1, keepdims=True) - self._mass(logits, target)
             return dz * (reshape(grad, (*grad.shape, 1)) if np.ndim(grad) else grad)
