@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import Loss
+from noeira.nn.loss.loss import Loss, upstream
 from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, ShapeError
 from noeira.ops.elementwise import cast, equal, where
@@ -89,9 +89,10 @@ class CrossEntropyLoss(Loss):
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dlogits [..., C]."""
         logits, target, statistics, weight = saved
-        grad: Array = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, logits.dtype)
+        grad = upstream(grad_loss, logits)
         if self.reduction == "none":
-            dz = softmax(logits) * sum_axis(self._mass(logits, target), -1, keepdims=True) - self._mass(logits, target)
+            mass = self._mass(logits, target)
+            dz = softmax(logits) * sum_axis(mass, -1, keepdims=True) - mass
             return dz * (reshape(grad, (*grad.shape, 1)) if np.ndim(grad) else grad)
         grad = grad if self.reduction == "mean" else grad * weight
         return cross_entropy_grad(logits, target, statistics, weight, grad, **self._options)

@@ -46,3 +46,8 @@ class Loss:
     def __call__(self, prediction: Array, target: Array) -> Array:
         """Return the mean loss alone."""
         return self.forward(prediction, target)[0]
+
+
+def upstream(grad_loss: Array | float, like: Array) -> Array:
+    """The loss's own gradient as an array or staged value; a plain number in the dtype of `like`."""
+    return grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, like.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import Loss
+from noeira.nn.loss.loss import Loss, upstream
 from noeira.nn.loss.reduction import ElementwiseLoss
 from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, ShapeError
@@ -209,7 +209,7 @@ class TwoHotLoss(Loss):
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dlogits [..., K]."""
         logits, spread, statistics, weight = saved
-        grad = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, logits.dtype)
+        grad = upstream(grad_loss, logits)
         return cross_entropy_grad(logits, spread, statistics, weight, grad)
 
     def check_targets(self, targets: np.ndarray, prediction_shape: Shape, name: str) -> None:

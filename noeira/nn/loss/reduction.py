@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import Loss
+from noeira.nn.loss.loss import Loss, upstream
 from noeira.ops.dispatch import Array, ShapeError, is_staged, size
 from noeira.ops.elementwise import cast, maximum, where
 from noeira.ops.reduce import count_axis, sum_axis
@@ -29,8 +29,6 @@ def count(x: Array, axes: int | None = None) -> Array:
             free = free * count_axis(x, axis)
         else:
             known *= int(n)
-    if not is_staged(x):
-        return np.asarray(known, x.dtype)
     return reshape(free * np.array(known, x.dtype), ()) if is_staged(free) else np.asarray(known, x.dtype)
 
 
@@ -93,7 +91,7 @@ class ElementwiseLoss(Loss):
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dp."""
         prediction, target, mask, weight = saved
-        grad = grad_loss if hasattr(grad_loss, "dtype") else np.asarray(grad_loss, prediction.dtype)
+        grad = upstream(grad_loss, prediction)
         if self.reduction in ("mean", "batchmean"):
             grad = grad / maximum(weight, 1.0)
         if self.factor != 1:

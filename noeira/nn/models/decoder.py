@@ -7,8 +7,8 @@ from typing import Any
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
-from noeira.nn.models.transformer import MultiHeadAttention, TransformerFFN
-from noeira.nn.primitives import CrossAttention, Dropout, FeedForwardGELU, LayerNorm, Linear
+from noeira.nn.models.transformer import MultiHeadAttention, feed_forward
+from noeira.nn.primitives import CrossAttention, Dropout, LayerNorm, Linear
 from noeira.ops.dispatch import Array
 
 
@@ -152,12 +152,7 @@ class DecoderBlock(Module):
             embed_dim, num_heads, memory_dim=memory_dim, bias=bias, init=init, out_init=out_init
         )
         self.norm_3 = LayerNorm(embed_dim, bias=bias)
-        hidden = ff_mult * embed_dim
-        self.ffn: Module = (
-            FeedForwardGELU(embed_dim, hidden, init=init, out_init=out_init)
-            if bias
-            else TransformerFFN(embed_dim, hidden, bias=False, init=init, out_init=out_init)
-        )
+        self.ffn = feed_forward(embed_dim, ff_mult * embed_dim, bias=bias, init=init, out_init=out_init)
         self.drop_1, self.drop_2, self.drop_3 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
 
     def expects(self) -> Width | None:

@@ -123,6 +123,15 @@ class TransformerFFN(Sequential):
             super().__init__(Linear(embed_dim, hidden, False, init=init), GELU("tanh"), second)
 
 
+def feed_forward(
+    embed_dim: int, hidden: int, *, bias: bool, init: Initializer | None, out_init: Initializer | None
+) -> Module:
+    """A block's feed-forward net: the fused one where there are biases."""
+    if bias:
+        return FeedForwardGELU(embed_dim, hidden, init=init, out_init=out_init)
+    return TransformerFFN(embed_dim, hidden, bias=False, init=init, out_init=out_init)
+
+
 class TransformerBlock(Module):
     """Attention and feed-forward net, each behind a layer norm and around a residual connection.
 
@@ -171,12 +180,7 @@ class TransformerBlock(Module):
             embed_dim, num_heads, is_causal=is_causal, bias=bias, init=init, out_init=out_init
         )
         self.norm_2 = LayerNorm(embed_dim, bias=bias)
-        hidden = ff_mult * embed_dim
-        self.ffn: Module = (
-            FeedForwardGELU(embed_dim, hidden, init=init, out_init=out_init)
-            if bias
-            else TransformerFFN(embed_dim, hidden, bias=False, init=init, out_init=out_init)
-        )
+        self.ffn = feed_forward(embed_dim, ff_mult * embed_dim, bias=bias, init=init, out_init=out_init)
         self.drop_1, self.drop_2 = Dropout(dropout), Dropout(dropout)
 
     def expects(self) -> Width | None:

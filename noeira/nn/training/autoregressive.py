@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ from noeira.nn.core.module import Module
 from noeira.nn.loss import CrossEntropyLoss, Loss
 from noeira.nn.optimizer import Optimizer
 from noeira.nn.training import staging
-from noeira.nn.training.history import new_run_dir
+from noeira.nn.training.history import append_row, new_run_dir
 from noeira.nn.training.interrupt import catching_interrupt
 from noeira.nn.training.loop import bind_known, training_memory
 from noeira.ops import control
@@ -74,15 +73,8 @@ class IterationHistory:
     def append(self, interval: Interval) -> None:
         """Add an interval, and write it to metrics.csv at once."""
         self.intervals.append(interval)
-        if self.run_dir is None:
-            return
-        path = self.run_dir / "metrics.csv"
-        is_new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(asdict(interval)))
-            if is_new:
-                writer.writeheader()
-            writer.writerow(asdict(interval))
+        if self.run_dir is not None:
+            append_row(self.run_dir / "metrics.csv", asdict(interval))
 
 
 class AutoregressiveTrainer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -81,7 +81,8 @@ class History:
         """Add an epoch, and write it to metrics.csv at once."""
         self.epochs.append(record)
         if self.run_dir is not None:
-            _write_row(self.run_dir / "metrics.csv", record)
+            row = {COLUMNS[item.name]: getattr(record, item.name) for item in fields(record)}
+            append_row(self.run_dir / "metrics.csv", row)
 
     def finish(self) -> None:
         """Draw the learning curve into the run folder."""
@@ -102,14 +103,14 @@ def new_run_dir(parent: str | Path) -> Path:
     raise FileExistsError(f"no free run folder named {stamp} in {parent}")
 
 
-def _write_row(path: Path, record: EpochRecord) -> None:
+def append_row(path: Path, row: Mapping[str, object]) -> None:
+    """Add a row to a CSV file, under a header of its own if the file is new; None is an empty cell."""
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.DictWriter(file, list(row))
         if is_new:
-            writer.writerow(COLUMNS[item.name] for item in fields(record))
-        values = (getattr(record, item.name) for item in fields(record))
-        writer.writerow("" if value is None else value for value in values)
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def draw_curve(losses: Sequence[float], epochs: Sequence[EpochRecord], path: Path) -> None:
