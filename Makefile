@@ -5,6 +5,13 @@ VENV ?= .venv
 
 # What each target runs; pixi.toml's tasks run the same (tests/repo/test_manifests.py compares them).
 CMD_mnist := python examples/nn/mlp/mnist.py
+CMD_mnist-conv := python examples/nn/conv/mnist.py
+CMD_fashion-conv := python examples/nn/conv/mnist.py --fashion
+CMD_fashion-resnet := python examples/nn/resnet/fashion_mnist.py
+CMD_cifar10-conv := python examples/nn/conv/cifar10.py
+CMD_cifar10-resnet := python examples/nn/resnet/cifar10.py
+CMD_cifar10-vit := python examples/nn/vit/cifar10.py
+CMD_fashion-vit := python examples/nn/vit/fashion_mnist.py
 CMD_gpt := python examples/nn/gpt/tinyshakespeare.py
 CMD_test := python -m pytest -n auto --maxprocesses 4 --dist loadfile
 CMD_bench := python -m bench --quick
@@ -12,12 +19,13 @@ CMD_lint := ruff check . && ruff format --check . && pyright && mblack --check -
 CMD_gpu-check := python -m bench.gpu.check
 
 ACTIVATE := . $(VENV)/bin/activate
-COMMANDS := mnist gpt test bench lint gpu-check
+EXAMPLES := mnist mnist-conv fashion-conv fashion-resnet cifar10-conv cifar10-resnet cifar10-vit fashion-vit gpt
+COMMANDS := $(EXAMPLES) test bench lint gpu-check
 
 .PHONY: $(COMMANDS) format wheel clean
 .DEFAULT_GOAL := test
 
-mnist gpt: $(VENV)/stamp-examples
+$(EXAMPLES): $(VENV)/stamp-examples
 test: $(VENV)/stamp-test
 bench gpu-check: $(VENV)/stamp-bench
 lint format: $(VENV)/stamp-lint

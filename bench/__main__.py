@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,10 +104,17 @@ def run(options: argparse.Namespace, cases: Sequence[Case], threads: int) -> int
     facts = machine.describe(threads) | {"load_before": machine.load_average()}
     peaks = {"before": machine.measure_peaks(threads)}
     print(f"{facts['cpu']}, {threads} threads, load average {facts['load_before']}, {facts['date']}")
-    results = _run_cases(options, cases, systems, Setup(threads, options.device), peaks["before"])
+    results = _run_cases(
+        options,
+        cases,
+        systems,
+        Setup(threads, options.device),
+        peaks["before"],
+        lambda results: _write(options, results, facts, peaks, absent),
+    )
     peaks["after"] = machine.measure_peaks(threads)
     facts["load_after"] = machine.load_average()
-    _write(options, results, facts, peaks, absent)
+    _write(options, results, facts, peaks, absent, pictures=True)
     failed = [result.name for result in results if result.error]
     if failed:
         print(f"no figures for {len(failed)} of {len(results)} cases: {', '.join(failed)}", file=sys.stderr)
@@ -115,8 +122,14 @@ def run(options: argparse.Namespace, cases: Sequence[Case], threads: int) -> int
 
 
 def _run_cases(
-    options: argparse.Namespace, cases: Sequence[Case], systems: Sequence[str], setup: Setup, peaks: Peaks | None
+    options: argparse.Namespace,
+    cases: Sequence[Case],
+    systems: Sequence[str],
+    setup: Setup,
+    peaks: Peaks | None,
+    keep: Callable[[list[CaseResult]], None],
 ) -> list[CaseResult]:
+    """The results; `keep` gets those there are after each case, so that a run cut short loses nothing."""
     from bench import report
     from bench.runner import run_case
     from bench.timing import Plan
@@ -129,6 +142,7 @@ def _run_cases(
         plan = Plan(runs=options.runs or case.runs, **length)
         results.append(run_case(case, systems, setup, plan, peaks))
         print("\n".join(report.lines(results[-1])), flush=True)
+        keep(results)
     for family, members in report.families(results).items():
         if summary := report.speed_summary(members):
             print(f"{family}: {summary}")
@@ -141,7 +155,10 @@ def _write(
     facts: dict[str, object],
     peaks: dict[str, Peaks | None],
     absent: dict[str, str],
+    *,
+    pictures: bool = False,
 ) -> None:
+    """The files asked for; with `pictures` those too, and what was written is printed."""
     from bench import report
 
     if options.json:
@@ -149,11 +166,13 @@ def _write(
     if options.results:
         options.results.parent.mkdir(parents=True, exist_ok=True)
         options.results.write_text(report.markdown(results, facts, peaks, absent), encoding="utf-8")
+    if not pictures:
+        return
     if options.plot:
-        from bench import pictures
+        from bench.pictures import plot
 
         try:
-            pictures.plot(results, options.plot, facts)
+            plot(results, options.plot, facts)
         except ImportError as error:
             print(f"no pictures: {error}; pip install 'noeira[bench]'", file=sys.stderr)
     for path in (options.json, options.results, options.plot):

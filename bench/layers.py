@@ -138,7 +138,7 @@ def _torch(layer: Layer, inputs: Inputs, setup: Setup, *, compiled: bool = False
     params = [torch.from_numpy(inputs[name].copy()).to(setup.device).requires_grad_() for name in names]
     function = layer.torch(torch, params)
     if compiled:
-        function = torch.compile(function)
+        function = torch.compile(function, dynamic=False)
     x, u = (torch.from_numpy(inputs[name].copy()).to(setup.device) for name in "xu")
     x.requires_grad_()
 

@@ -141,10 +141,18 @@ def _build(case: Case, systems: Sequence[str], inputs: Results, setup: Setup, ou
     return jobs
 
 
-def _check(case: Case, jobs: Mapping[str, Job], expected: Results | None, outcome: CaseResult) -> None:
+def _check(case: Case, jobs: dict[str, Job], expected: Results | None, outcome: CaseResult) -> None:
     names = sorted(jobs, key=lambda name: name == OURS)
     for name in names:
-        got = jobs[name].result()
+        try:
+            got = jobs[name].result()
+        except Exception as error:
+            if name == OURS:
+                raise
+            # One system's fault must not cost the others their figures.
+            outcome.absent[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            del jobs[name]
+            continue
         if expected is None:
             expected = got  # the first other system sets the standard
             continue

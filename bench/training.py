@@ -164,7 +164,7 @@ def torch(task: Task, inputs: Inputs, setup: Setup, *, fused: bool = False, comp
     def loss_of(x: Any, y: Any) -> Any:
         return cross_entropy(net(x).flatten(0, -2), y.flatten())
 
-    compute = torch.compile(loss_of) if compiled else loss_of
+    compute = torch.compile(loss_of, dynamic=False) if compiled else loss_of
     x, y = torch.from_numpy(inputs["x"]).to(setup.device), torch.from_numpy(inputs["y"].astype(np.int64))
     batches = list(zip(x.split(task.batch_size), y.to(setup.device).split(task.batch_size), strict=True))
     done = 0

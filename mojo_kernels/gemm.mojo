@@ -34,6 +34,10 @@ comptime PACK_A_FROM = 4
 """Column panels from which packing A pays."""
 comptime PACK_B_FROM = 5
 """Row panels from which packing B pays."""
+comptime WRITING = 8
+"""Writing an element of c costs about as much as this depth of multiply-adds."""
+comptime SHALLOW = 2
+"""Depth up to which a product is little more than writing c, so that c is gone through row by row."""
 
 
 @fieldwise_init
@@ -249,7 +253,8 @@ def _run_panel[
 @no_inline
 def _row_part[dtype: DType](g: Gemm[dtype], n0: Int, n1: Int) -> Int:
     """The part [n0, n1) of an output of one row, by the kernels made for it; returns where they stopped."""
-    var dots = g.a_col == 1 and g.b_row == 1 and (g.b_col != 1 or g.bias_step == 0)
+    var repeated = g.has_bias and g.bias_step == 0
+    var dots = g.a_col == 1 and g.b_row == 1 and (g.b_col != 1 or repeated)
     if not dots and g.b_col != 1:
         return n0
     var c = g.c.unsafe_offset(n0)
@@ -271,10 +276,26 @@ def _row_part[dtype: DType](g: Gemm[dtype], n0: Int, n1: Int) -> Int:
     return n0 + done
 
 
+@always_inline
+def _row[dtype: DType](problem: Gemm[dtype], m: Int) -> Gemm[dtype]:
+    """The product of one row of A."""
+    var g = problem
+    g.rows = 1
+    g.a = g.a.unsafe_offset(m * g.a_row)
+    g.c = g.c.unsafe_offset(m * g.c_stride)
+    g.activated = g.activated.unsafe_offset(m * g.c_stride)
+    return g
+
+
 @no_inline
 def _run_part[dtype: DType](g: Gemm[dtype], m0: Int, m1: Int, n0: Int, n1: Int):
     """The part [m0, m1) x [n0, n1) of the output, by the kernels that suit its shape."""
-    var n = _row_part(g, n0, n1) if g.rows == 1 else n0
+    var n = n0
+    if g.rows == 1:
+        n = _row_part(g, n0, n1)
+    elif g.depth <= SHALLOW and g.b_col == 1:
+        for m in range(m0, m1):
+            n = _row_part(_row(g, m), n0, n1)
     if n < n1:
         _gemm_block(g, m0, m1, n, n1)
 
@@ -359,7 +380,7 @@ def gemm[dtype: DType](problem: Gemm[dtype], threads: Int = 0):
     var dots = g.a_col == 1 and g.b_row == 1
     if g.cols == 1 and g.rows > 1 and g.c_stride == 1 and (dots or not g.has_bias):
         g = _column_as_row(problem)
-    var parts = threads if threads > 0 else worthwhile_parts(2 * g.rows * g.cols * g.depth)
+    var parts = threads if threads > 0 else worthwhile_parts(2 * g.rows * g.cols * max(g.depth, WRITING))
     if parts == 1:
         return _run_part(g, 0, g.rows, 0, g.cols)
     var grid = Grid.divide[dtype](g.rows, g.cols, parts)

@@ -4,6 +4,7 @@ from extensibility import ManagedTensorSlice
 from std.math import iota
 from std.memory import bitcast
 from std.memory.alloc import unsafe_alloc
+from std.sys.info import simd_width_of
 from std.sys.intrinsics import masked_load, masked_store
 
 comptime Ptr[dtype: DType] = Pointer[Scalar[dtype], MutUntrackedOrigin]
@@ -95,3 +96,25 @@ def store_lanes[
             masked_store(same, p, mask)
         else:
             p.unsafe_store(same)
+
+
+@no_inline
+def copy_elements[dtype: DType](dst: Ptr[dtype], src: Ptr[dtype], count: Int):
+    """`dst = src`."""
+    comptime W = simd_width_of[dtype]()
+    var whole = count // W * W
+    for i in range(0, whole, W):
+        store(dst, i, load[W](src, i))
+    for i in range(whole, count):
+        store[1](dst, i, at(src, i))
+
+
+@no_inline
+def add_elements[dtype: DType](dst: Ptr[dtype], src: Ptr[dtype], count: Int):
+    """`dst += src`."""
+    comptime W = simd_width_of[dtype]()
+    var whole = count // W * W
+    for i in range(0, whole, W):
+        store(dst, i, load[W](dst, i) + load[W](src, i))
+    for i in range(whole, count):
+        store[1](dst, i, at(dst, i) + at(src, i))

@@ -14,7 +14,7 @@ from .activation import IDENTITY, sigmoid, tanh
 from .gemm import Gemm, gemm
 from .gemm_pack import copy_transposed
 from .gemm_vector import fill_zero
-from .memory import COMPUTE, Ptr, allocate, at, lanes_below, load, load_lanes, release, store, store_lanes
+from .memory import COMPUTE, Ptr, allocate, at, copy_elements, lanes_below, load_lanes, release, store_lanes
 from .threads import parallel_for, worthwhile_parts
 
 comptime GRU_KEPT = 4
@@ -128,19 +128,10 @@ def _back[
 
 
 @no_inline
-def _copy[dtype: DType](dst: Ptr[dtype], dst_stride: Int, src: Ptr[dtype], src_stride: Int, rows: Int, cols: Int):
+def _copy_rows[dtype: DType](dst: Ptr[dtype], dst_stride: Int, src: Ptr[dtype], src_stride: Int, rows: Int, cols: Int):
     """Rows of a matrix."""
-    comptime W = simd_width_of[dtype]()
     for r in range(rows):
-        var to = dst.unsafe_offset(r * dst_stride)
-        var from_ = src.unsafe_offset(r * src_stride)
-        var j = 0
-        while j + W <= cols:
-            store(to, j, load[W](from_, j))
-            j += W
-        while j < cols:
-            store[1](to, j, at(from_, j))
-            j += 1
+        copy_elements(dst.unsafe_offset(r * dst_stride), src.unsafe_offset(r * src_stride), cols)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -221,7 +212,7 @@ def gru[
             for b in range(rows):
                 var i = (first + b) * s.steps + t
                 var h = state.at(first + b, t)
-                _copy(before.unsafe_offset(i * size), size, h, size, 1, size)
+                copy_elements(before.unsafe_offset(i * size), h, size)
                 _gru_step(
                     y.unsafe_offset(i * size),
                     kept.unsafe_offset(i * GRU_KEPT * size),
@@ -413,7 +404,7 @@ def lstm[
             _products(gh, h.at(first, t), h.stride(t), w, bias, has_bias, rows, size, 4)
             for b in range(rows):
                 var i = (first + b) * s.steps + t
-                _copy(before.unsafe_offset(i * size), size, h.at(first + b, t), size, 1, size)
+                copy_elements(before.unsafe_offset(i * size), h.at(first + b, t), size)
                 _lstm_step(
                     y.unsafe_offset(i * size),
                     kept.unsafe_offset(i * LSTM_KEPT * size),
@@ -423,8 +414,8 @@ def lstm[
                     size,
                 )
         for b in range(first, first + rows):
-            _copy(last.unsafe_offset(2 * b * size), size, h.at(b, s.steps), size, 1, size)
-            _copy(last.unsafe_offset((2 * b + 1) * size), size, c.at(b, s.steps), size, 1, size)
+            copy_elements(last.unsafe_offset(2 * b * size), h.at(b, s.steps), size)
+            copy_elements(last.unsafe_offset((2 * b + 1) * size), c.at(b, s.steps), size)
         release(gh)
 
     parallel_for(part, parts)
@@ -517,8 +508,8 @@ def lstm_grad[
         fill_zero(carry, rows * 2 * size + size)
         if has_dlast:
             var start = dlast.unsafe_offset(2 * first * size)
-            _copy(carry, size, start, 2 * size, rows, size)
-            _copy(dc, size, start.unsafe_offset(size), 2 * size, rows, size)
+            _copy_rows(carry, size, start, 2 * size, rows, size)
+            _copy_rows(dc, size, start.unsafe_offset(size), 2 * size, rows, size)
         var c = Before(
             state.unsafe_offset(size) if has_state else zeros,
             2 * size if has_state else 0,
@@ -542,8 +533,8 @@ def lstm_grad[
                 )
             _back(carry, dgx.unsafe_offset((first * s.steps + t) * 4 * size), s.steps * 4 * size, wt, rows, size, 4)
         var end = dstate.unsafe_offset(2 * first * size)
-        _copy(end, 2 * size, carry, size, rows, size)
-        _copy(end.unsafe_offset(size), 2 * size, dc, size, rows, size)
+        _copy_rows(end, 2 * size, carry, size, rows, size)
+        _copy_rows(end.unsafe_offset(size), 2 * size, dc, size, rows, size)
         release(carry)
 
     parallel_for(part, parts)

@@ -14,7 +14,7 @@ from max.gpu.host.info import is_gpu
 from std.math import ceildiv, cos, exp, log, sin
 from std.sys.info import simd_width_of
 
-from .memory import Ptr, allocate, at, load, release, store
+from .memory import Ptr, add_elements, allocate, at, copy_elements, load, release, store
 from .threads import parallel_for, worthwhile_parts
 
 comptime STEP = 64
@@ -195,20 +195,9 @@ struct SwapAxes:
             for b in range(p * blocks // parts, (p + 1) * blocks // parts):
                 for i in range(n):
                     var from_ = src.unsafe_offset(((b // m * n + i) * m + b % m) * width)
-                    _copy(dst.unsafe_offset((b * n + i) * width), from_, width, False)
+                    copy_elements(dst.unsafe_offset((b * n + i) * width), from_, width)
 
         parallel_for(part, parts)
-
-
-@no_inline
-def _copy[dtype: DType](dst: Ptr[dtype], src: Ptr[dtype], count: Int, add: Bool):
-    """`dst = src`, or `dst += src`."""
-    comptime W = simd_width_of[dtype]()
-    var whole = count // W * W
-    for c in range(0, whole, W):
-        store(dst, c, load[W](src, c) + load[W](dst, c) if add else load[W](src, c))
-    for c in range(whole, count):
-        store[1](dst, c, at(src, c) + at(dst, c) if add else at(src, c))
 
 
 @extensibility.register("noeira.repeat_heads")
@@ -230,7 +219,7 @@ struct RepeatHeads:
 
         def part(p: Int) {imm}:
             for g in range(p * heads // parts, (p + 1) * heads // parts):
-                _copy(dst.unsafe_offset(g * block), src.unsafe_offset(g // repeats * block), block, False)
+                copy_elements(dst.unsafe_offset(g * block), src.unsafe_offset(g // repeats * block), block)
 
         parallel_for(part, parts)
 
@@ -254,7 +243,9 @@ struct RepeatHeadsGrad:
 
         def part(p: Int) {imm}:
             for h in range(p * heads // parts, (p + 1) * heads // parts):
-                for r in range(repeats):
-                    _copy(dst.unsafe_offset(h * block), src.unsafe_offset((h * repeats + r) * block), block, r > 0)
+                var sum = dst.unsafe_offset(h * block)
+                copy_elements(sum, src.unsafe_offset(h * repeats * block), block)
+                for r in range(1, repeats):
+                    add_elements(sum, src.unsafe_offset((h * repeats + r) * block), block)
 
         parallel_for(part, parts)

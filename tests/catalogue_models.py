@@ -24,8 +24,8 @@ def _linear(params: Params, name: str, x: torch.Tensor) -> torch.Tensor:
     return y + params[f"{name}.bias"] if f"{name}.bias" in params else y
 
 
-def _norm(params: Params, name: str, x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[-1:], params[f"{name}.weight"], params.get(f"{name}.bias"))
+def _norm(params: Params, name: str, x: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:], params[f"{name}.weight"], params.get(f"{name}.bias"), eps)
 
 
 def _attention(params: Params, name: str, x: torch.Tensor, heads: int, causal: bool) -> torch.Tensor:
@@ -42,14 +42,42 @@ def _ffn(params: Params, name: str, x: torch.Tensor, bias: bool = True) -> torch
     return _linear(params, f"{name}{1 if bias else 2}", F.gelu(_linear(params, f"{name}0", x), approximate="tanh"))
 
 
-def _feed_forward(params: Params, name: str, x: torch.Tensor, bias: bool = True) -> torch.Tensor:
-    return _linear(params, f"{name}fc2", F.gelu(_linear(params, f"{name}fc1", x), approximate="tanh"))
+def _feed_forward(params: Params, name: str, x: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
+    return _linear(params, f"{name}fc2", F.gelu(_linear(params, f"{name}fc1", x), approximate=approximate))
 
 
 def _block(params: Params, name: str, x: torch.Tensor, heads: int, causal: bool, bias: bool = True) -> torch.Tensor:
     x = x + _attention(params, f"{name}attention.", _norm(params, f"{name}norm_1", x), heads, causal)
-    inside = _feed_forward if bias else _ffn
-    return x + inside(params, f"{name}ffn.", _norm(params, f"{name}norm_2", x), bias)
+    h = _norm(params, f"{name}norm_2", x)
+    return x + (_feed_forward(params, f"{name}ffn.", h) if bias else _ffn(params, f"{name}ffn.", h, bias))
+
+
+def _exact_block(params: Params, name: str, x: torch.Tensor, heads: int, eps: float) -> torch.Tensor:
+    x = x + _attention(params, f"{name}attention.", _norm(params, f"{name}norm_1", x, eps), heads, False)
+    return x + _feed_forward(params, f"{name}ffn.", _norm(params, f"{name}norm_2", x, eps), "none")
+
+
+def _patches(params: Params, name: str, x: torch.Tensor, size: int) -> torch.Tensor:
+    return F.conv2d(x, params[f"{name}conv.weight"], params[f"{name}conv.bias"], size).flatten(2).mT
+
+
+def _vit_twin(net: nn.ViT) -> Twin:
+    c = net.config
+
+    def twin(params: Params, x: torch.Tensor) -> torch.Tensor:
+        h = _patches(params, "patches.", x, c.patch_size)
+        if c.class_token:
+            h = torch.cat([params["class_token.weight"].expand(len(x), 1, c.embed_dim), h], 1)
+        h = h + params["positions.weight"]
+        for layer in range(c.num_layers):
+            if c.approximate == "none":
+                h = _exact_block(params, f"blocks.{layer}.", h, c.num_heads, c.eps)
+            else:
+                h = _block(params, f"blocks.{layer}.", h, c.num_heads, False)
+        h = _norm(params, "norm", h, c.eps)
+        return _linear(params, "head", h[:, 0] if c.class_token else h.mean(1))
+
+    return twin
 
 
 def _gpt_twin(net: nn.GPT) -> Twin:
@@ -130,6 +158,26 @@ ROWS: tuple[Row, ...] = (
     Row("TransformerBlock", nn.TransformerBlock, nn.TransformerBlock,
         lambda net: lambda params, x: _block(params, "", x, net.attention.attention.num_heads, False), ("chain",),
         TOKENS),
+    Row("TransformerBlock, exact", nn.TransformerBlock,
+        lambda *a: nn.TransformerBlock(*a, eps=1e-3, approximate="none"),
+        lambda net: lambda params, x: _exact_block(params, "", x, net.attention.attention.num_heads, 1e-3), ("chain",),
+        TOKENS[:1], (Mistake("another GELU", lambda: nn.TransformerBlock(4, 2, approximate="erf"),
+                             r"GELU: expected approximate to be 'none' or 'tanh', got 'erf'", ValueError),), step=1e-3),
+    Row("PatchEmbed", nn.PatchEmbed, nn.PatchEmbed, lambda net: lambda p, x: _patches(p, "", x, net.patch_size),
+        ("chain",), (Sample("oblong", (3, 5, 2), ((2, 3, 4, 6),), compiled=False), Sample("one patch", (1, 4, 3), ((2, 1, 3, 3),), compiled=False),
+                     Sample("patches of one pixel", (2, 3, 1), ((1, 2, 2, 3),), compiled=False),
+                     Sample("empty batch", (3, 5, 2), ((0, 3, 4, 6),), compiled=False)),
+        (Mistake("part of a patch", lambda: nn.PatchEmbed(3, 5, 4)(_zeros(1, 3, 8, 10)),
+                 r"expected an image of whole patches of 4 x 4, got 8 x 10"),)),
+    Row("ViT", nn.ViT, lambda *a: nn.ViT(*a, in_channels=2), _vit_twin, ("chain",),
+        (Sample("two blocks", (8, 4, 5, 8, 2, 2), ((3, 2, 8, 8),), compiled=False),
+         Sample("oblong", ((4, 6), 2, 3, 4, 1, 1), ((2, 2, 4, 6),), compiled=False)), step=1e-3, mistakes=
+        (Mistake("part of a patch", lambda: nn.ViT(10, 4, 5, 8, 1, 1),
+                 r"ViT: expected an image of whole patches of 4 x 4, got 10 x 10"),
+         Mistake("another size", lambda: nn.ViT(8, 4, 5, 8, 1, 1)(_zeros(2, 3, 8, 12)),
+                 r"expected images \[B, 3, 8, 8\], got \[2, 3, 8, 12\]"))),
+    Row("ViT, class token", nn.ViT, lambda *a: nn.ViT(*a, class_token=True, approximate="none", eps=1e-6), _vit_twin,
+        ("chain",), (Sample("two blocks", (8, 4, 5, 8, 2, 2), ((3, 3, 8, 8),)),), step=1e-3),
     Row("GPT", nn.GPT, nn.GPT, _gpt_twin, ("chain",), GPTS, step=1e-3, mistakes=
         (Mistake("floats", lambda: nn.GPT(5, 4, 1, 1, 2)(_zeros(2, 4)),
                  r"expected integer ids of shape \[B, T\], got float32 of shape \[2, 4\]"),

@@ -54,7 +54,7 @@ def _torch(inputs: Inputs, setup: Setup, *, compiled: bool = False) -> Job:
 
     logits = torch.from_numpy(inputs["logits"].copy()).to(setup.device).requires_grad_()
     labels = torch.from_numpy(inputs["labels"].astype(np.int64)).to(setup.device)
-    function = torch.compile(cross_entropy) if compiled else cross_entropy
+    function = torch.compile(cross_entropy, dynamic=False) if compiled else cross_entropy
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
         loss = function(logits, labels)

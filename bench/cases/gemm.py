@@ -37,6 +37,8 @@ LINKS = 16
 """Products in a chain."""
 CHAINED_TO = 30_000_000
 """FLOPs up to which a product is also run in a chain: some 150 microseconds."""
+CHAINED_BYTES = 10 << 20
+"""Bytes of the links' own operands and results up to which a chain runs from the caches a single product runs from."""
 
 PASSES: dict[str, tuple[dict[str, Operand], str, Any]] = {
     "forward": ({"x": X}, "w", lambda x, w: ops.linear(x, w)),
@@ -102,7 +104,9 @@ def _noeira(pass_: str, inputs: Inputs, setup: Setup) -> Job:
         outputs = bound.outputs()
         return {"product": outputs[0] if outputs else bound.array("dw0")}
 
-    if 2 * rows * inner * outer > CHAINED_TO:
+    own = {"forward": inner * outer + rows * outer, "input-grad": inner * outer + rows * inner}
+    own_bytes = 4 * LINKS * own.get(pass_, inner * outer)
+    if 2 * rows * inner * outer > CHAINED_TO or own_bytes > CHAINED_BYTES:
         return Job(bound.run, result, empty=bind(_inputs(1, 1, 1), 1).run)
     chain, empty = bind(inputs, LINKS), bind(_inputs(1, 1, 1), LINKS)
     return Job(bound.run, result, empty=empty.run, chain=chain.run, links=LINKS)

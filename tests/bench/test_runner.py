@@ -91,6 +91,21 @@ def test_a_broken_case_is_reported_and_does_not_raise(capsys):
     assert "oops" in capsys.readouterr().err
 
 
+def test_another_system_that_breaks_is_left_out_with_a_reason():
+    def broken(inputs, setup):
+        def result():
+            raise ZeroDivisionError("oops")
+
+        return Job(lambda: None, result)
+
+    log = []
+    made = case(log, {"noeira": 1.0})
+    made = Case(**{**made.__dict__, "builders": {**made.builders, "jax": broken}})
+    found = run_case(made, ["noeira", "jax"], SETUP, PLAN, None, timer=timer(log, {"noeira": 1.0}))
+    assert found.absent == {"jax": "ZeroDivisionError: oops"} and found.error == ""
+    assert "jax" not in found.samples
+
+
 def test_device_without_kernels_is_said_plainly():
     def on_device(inputs, setup):
         return job(setup.noeira_device, [], "noeira")

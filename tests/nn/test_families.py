@@ -9,6 +9,7 @@ import pytest
 from noeira.runtime.programs import Program, build
 from tests import (
     catalogue_combinators,
+    catalogue_convnets,
     catalogue_linear,
     catalogue_loss,
     catalogue_models,
@@ -36,6 +37,7 @@ FAMILIES = (
     catalogue_loss,
     catalogue_models,
     catalogue_combinators,
+    catalogue_convnets,
     catalogue_random,
     catalogue_recurrence,
     catalogue_rl,

@@ -18,7 +18,11 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text(encoding="utf-8"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-TASKS = ("mnist", "gpt", "test", "bench", "lint", "gpu-check")
+TASKS = (
+    "mnist", "mnist-conv", "fashion-conv", "fashion-resnet", "cifar10-conv", "cifar10-resnet",
+    "cifar10-vit", "fashion-vit", "gpt",
+    "test", "bench", "lint", "gpu-check",
+)  # fmt: skip
 # Split in two, or this file would break its own rule.
 REGISTRY_HOSTS = [
     f"{name}.{domain}"

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import Loss, upstream
+from noeira.nn.loss.loss import upstream
 from noeira.nn.loss.reduction import ElementwiseLoss
-from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, ShapeError
-from noeira.ops.elementwise import absolute, cast, equal, exp, log, maximum, where
+from noeira.ops.elementwise import absolute, equal, exp, log, maximum, where
 from noeira.ops.formula import formula
 from noeira.ops.reduce import sum_axis
 from noeira.ops.shape import reshape
-from noeira.ops.softmax import softmax
+from noeira.ops.softmax import log_softmax, softmax
 from noeira.runtime.staging import Shape
 
 ALWAYS = 1e30
@@ -142,23 +141,24 @@ class KLDivLoss(ElementwiseLoss):
         return super()._shown() + (["log_target=True"] if self.log_target else [])
 
 
-class TwoHotLoss(Loss):
+class TwoHotLoss(ElementwiseLoss):
     """Cross-entropy against a number spread over the two bins next to it: regression as classification.
 
-    loss = mean over rows of -sum_k q_k log softmax(z)_k, with q_k = max(0, 1 - |x - b_k| / step) for the bins b_k
+    l = -sum_k q_k log softmax(z)_k, with q_k = max(0, 1 - |x - b_k| / step) for the bins b_k
 
     Args:
         bins: K, the number of bins, evenly spaced.
         low: The lowest bin.
         high: The highest bin; targets beyond the ends count as the end.
         symlog: Bins and x are of symlog(t); otherwise x = t.
+        reduction: See `ElementwiseLoss`; what is reduced is a number a target.
 
     Shape:
-        logits [..., K], targets [...]; loss a scalar.
+        logits [..., K], targets and mask [...]; loss a scalar, or [...].
 
     vjp:
-        dz = (softmax(z) - q) dloss / rows; the target gets none. Saves logits, q, each row's maximum and log-sum-exp,
-        and the number of rows.
+        dz = (softmax(z) - q) dloss / weight, 0 where the mask is False; the target gets none. Saves logits, target, the
+        mask and the weight.
 
     Example:
         >>> import numpy as np
@@ -170,7 +170,10 @@ class TwoHotLoss(Loss):
     Source: Hafner et al. 2023.
     """
 
-    def __init__(self, bins: int = 255, low: float = -20.0, high: float = 20.0, *, symlog: bool = True):
+    def __init__(
+        self, bins: int = 255, low: float = -20.0, high: float = 20.0, *, symlog: bool = True, reduction: str = "mean"
+    ):
+        super().__init__(reduction)
         if not isinstance(bins, int) or bins < 2:
             raise ValueError(f"TwoHotLoss: expected bins to be an integer >= 2, got {bins!r}")
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -187,7 +190,7 @@ class TwoHotLoss(Loss):
         step = (self.high - self.low) / (self.bins - 1)
         x = formula(targets, "symlog") if self.symlog else targets
         place = (formula(x, "clamp", self.low, self.high) - self.low) * (1 / step)
-        away = absolute(reshape(place, (*place.shape, 1)) - np.arange(self.bins).astype(place.dtype))
+        away = absolute(_each(place) - np.arange(self.bins).astype(place.dtype))
         return maximum(1.0 - away, 0.0)
 
     def decode(self, logits: Array) -> Array:
@@ -195,33 +198,38 @@ class TwoHotLoss(Loss):
         x = sum_axis(softmax(logits) * self.centres.astype(logits.dtype), -1)
         return formula(x, "symexp") if self.symlog else x
 
-    def forward(self, prediction: Array, target: Array) -> tuple[Array, Any]:
-        """Logits [..., K], targets [...] -> mean loss."""
-        self._check_shapes(tuple(prediction.shape), tuple(target.shape))
-        spread = self.encode(cast(target, prediction.dtype.name))
-        loss, weight, statistics = cross_entropy(prediction, spread)
-        return loss, (prediction, spread, statistics, weight)
+    def element(self, prediction: Array, target: Array) -> Array:
+        """A number a target [...]; a bin that has no share adds nothing, however unlikely it is."""
+        spread = self.encode(target)
+        return -sum_axis(where(equal(spread, 0.0), 0.0, spread * log_softmax(prediction)), -1)
 
-    def weight(self, saved: Any) -> Array:
-        """Number of rows."""
-        return saved[3]
+    def slope(self, prediction: Array, target: Array) -> Array:
+        """Softmax(z) - q [..., K]."""
+        return softmax(prediction) - self.encode(target)
 
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dlogits [..., K]."""
-        logits, spread, statistics, weight = saved
-        grad = upstream(grad_loss, logits)
-        return cross_entropy_grad(logits, spread, statistics, weight, grad)
+        prediction, target, mask, weight = saved
+        grad = upstream(grad_loss, prediction)
+        mask, grad = None if mask is None else _each(mask), _each(grad) if grad.shape else grad
+        return super().vjp((prediction, target, mask, weight), grad)
 
-    def check_targets(self, targets: np.ndarray, prediction_shape: Shape, name: str) -> None:
-        """Refuse targets of another shape than the logits without their last axis."""
-        self._check_shapes((len(targets), *prediction_shape[1:]), targets.shape, f" in data set '{name}'")
+    def expected_target(self, prediction: Shape) -> Shape:
+        """The logits' shape without the bins."""
+        return prediction[:-1]
 
-    def _check_shapes(self, logits: Shape, target: Shape, where_: str = "") -> None:
-        if len(logits) < 2 or logits[-1] != self.bins or tuple(target) != tuple(logits[:-1]):
+    def _check_shapes(self, prediction: Shape, target: Shape, where_: str = "") -> None:
+        if len(prediction) < 2 or prediction[-1] != self.bins or tuple(target) != tuple(prediction[:-1]):
             raise ShapeError(
                 f"TwoHotLoss: expected logits [..., {self.bins}] and targets [...]{where_}, "
-                f"got {list(logits)} and {list(target)}"
+                f"got {list(prediction)} and {list(target)}"
             )
 
     def __repr__(self) -> str:
-        return f"TwoHotLoss({self.bins}, {self.low:g}, {self.high:g}" + ("" if self.symlog else ", symlog=False") + ")"
+        options = [f"{self.bins}, {self.low:g}, {self.high:g}", *([] if self.symlog else ["symlog=False"])]
+        return f"TwoHotLoss({', '.join(options + self._shown())})"
+
+
+def _each(x: Array) -> Array:
+    """A last axis of one, along which the bins go."""
+    return reshape(x, (*x.shape, 1))

@@ -7,7 +7,8 @@ from typing import Any
 from noeira.nn.combinators.sequential import Sequential
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
-from noeira.nn.primitives import Dropout, FeedForwardGELU, LayerNorm, Linear, LinearAct, ScaledDotProductAttention
+from noeira.nn.primitives import GELU, Dropout, FeedForwardGELU, LayerNorm, Linear, LinearAct, ScaledDotProductAttention
+from noeira.nn.primitives.activation import gelu_function
 from noeira.ops.dispatch import Array
 
 
@@ -81,11 +82,12 @@ class MultiHeadAttention(Module):
 class TransformerFFN(Sequential):
     """The feed-forward net of a transformer, token by token.
 
-    y = W_2 gelu(W_1 x), with the tanh form of GELU
+    y = W_2 gelu(W_1 x)
 
     Args:
         embed_dim: Width of a token.
         hidden: Width in between.
+        approximate: "tanh" or "none", the exact one: which GELU.
         bias: Whether the two maps have biases.
         init: Initializer of W_1; the model's by default.
         out_init: Initializer of W_2; `init` by default.
@@ -110,26 +112,23 @@ class TransformerFFN(Sequential):
         embed_dim: int,
         hidden: int,
         *,
+        approximate: str = "tanh",
         bias: bool = True,
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
-        from noeira.nn.primitives import GELU
-
         second = Linear(hidden, embed_dim, bias, init=out_init or init)
         if bias:
-            super().__init__(LinearAct(embed_dim, hidden, "gelu_tanh", init=init), second)
+            super().__init__(LinearAct(embed_dim, hidden, gelu_function(approximate), init=init), second)
         else:
-            super().__init__(Linear(embed_dim, hidden, False, init=init), GELU("tanh"), second)
+            super().__init__(Linear(embed_dim, hidden, False, init=init), GELU(approximate), second)
 
 
-def feed_forward(
-    embed_dim: int, hidden: int, *, bias: bool, init: Initializer | None, out_init: Initializer | None
-) -> Module:
+def feed_forward(embed_dim: int, hidden: int, *, bias: bool, **options: Any) -> Module:
     """A block's feed-forward net: the fused one where there are biases."""
     if bias:
-        return FeedForwardGELU(embed_dim, hidden, init=init, out_init=out_init)
-    return TransformerFFN(embed_dim, hidden, bias=False, init=init, out_init=out_init)
+        return FeedForwardGELU(embed_dim, hidden, **options)
+    return TransformerFFN(embed_dim, hidden, bias=False, **options)
 
 
 class TransformerBlock(Module):
@@ -144,6 +143,8 @@ class TransformerBlock(Module):
         is_causal: Token i sees tokens 0..i only.
         dropout: Probability of dropping an element of either branch while training.
         bias: Whether maps and norms have biases.
+        eps: Of the norms.
+        approximate: "tanh" or "none", the exact one: which GELU.
         init: Initializer of the weights; the model's by default.
         out_init: Initializer of the two weights that end a branch; `init` by default.
 
@@ -172,15 +173,19 @@ class TransformerBlock(Module):
         is_causal: bool = False,
         dropout: float = 0.0,
         bias: bool = True,
+        eps: float = 1e-5,
+        approximate: str = "tanh",
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
-        self.norm_1 = LayerNorm(embed_dim, bias=bias)
+        self.norm_1 = LayerNorm(embed_dim, eps, bias=bias)
         self.attention = MultiHeadAttention(
             embed_dim, num_heads, is_causal=is_causal, bias=bias, init=init, out_init=out_init
         )
-        self.norm_2 = LayerNorm(embed_dim, bias=bias)
-        self.ffn = feed_forward(embed_dim, ff_mult * embed_dim, bias=bias, init=init, out_init=out_init)
+        self.norm_2 = LayerNorm(embed_dim, eps, bias=bias)
+        self.ffn = feed_forward(
+            embed_dim, ff_mult * embed_dim, bias=bias, approximate=approximate, init=init, out_init=out_init
+        )
         self.drop_1, self.drop_2 = Dropout(dropout), Dropout(dropout)
 
     def expects(self) -> Width | None:

@@ -171,8 +171,7 @@ class GELU(Activation):
     function = "gelu"
 
     def __init__(self, approximate: str = "none"):
-        if approximate not in ("none", "tanh"):
-            raise ValueError(f"GELU: expected approximate to be 'none' or 'tanh', got {approximate!r}")
+        gelu_function(approximate)
         self.approximate = approximate
 
     def extra_repr(self) -> str:
@@ -180,7 +179,18 @@ class GELU(Activation):
         return "approximate='tanh'" if self.approximate == "tanh" else ""
 
     def _name(self) -> str:
-        return "gelu_tanh" if self.approximate == "tanh" else "gelu"
+        return gelu_function(self.approximate)
+
+
+def gelu_function(approximate: str) -> str:
+    """The name of the function that PyTorch's option `approximate` asks for.
+
+    Raises:
+        ValueError: It is neither "none" nor "tanh".
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"GELU: expected approximate to be 'none' or 'tanh', got {approximate!r}")
+    return "gelu_tanh" if approximate == "tanh" else "gelu"
 
 
 Swish = SiLU

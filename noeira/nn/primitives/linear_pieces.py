@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
+from noeira.nn.primitives.activation import gelu_function
 from noeira.nn.primitives.linear import Linear, LinearAct
 from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array
@@ -101,11 +102,12 @@ class ZeroLinear(Linear):
 class FeedForwardGELU(Module):
     """The feed-forward part of a transformer block; GELU and its derivative are in the epilogues of the products.
 
-    y = gelu(x W1 + b1) W2 + b2, with the tanh form of GELU
+    y = gelu(x W1 + b1) W2 + b2
 
     Args:
         embed_dim: Width of input and output.
         hidden_dim: Width in between.
+        approximate: "tanh" or "none", the exact one: which GELU.
         init: Initializer of W1; the model's by default.
         out_init: Initializer of W2; as `init` by default.
 
@@ -130,11 +132,12 @@ class FeedForwardGELU(Module):
         embed_dim: int,
         hidden_dim: int,
         *,
+        approximate: str = "tanh",
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
         positive(self, embed_dim=embed_dim, hidden_dim=hidden_dim)
-        self.fc1 = LinearAct(embed_dim, hidden_dim, "gelu_tanh", init=init)
+        self.fc1 = LinearAct(embed_dim, hidden_dim, gelu_function(approximate), init=init)
         self.fc2 = Linear(hidden_dim, embed_dim, init=out_init or init)
 
     def expects(self) -> Width:

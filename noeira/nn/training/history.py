@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from noeira.nn.training.pictures import draw_curve
 
 log = logging.getLogger("noeira.training")
 
@@ -77,6 +79,11 @@ class History:
         """The last epoch's test accuracy."""
         return self.epochs[-1].test_accuracy if self.epochs else None
 
+    @property
+    def seconds(self) -> float:
+        """All epochs' seconds of training."""
+        return sum(epoch.seconds for epoch in self.epochs)
+
     def append(self, record: EpochRecord) -> None:
         """Add an epoch, and write it to metrics.csv at once."""
         self.epochs.append(record)
@@ -87,7 +94,8 @@ class History:
     def finish(self) -> None:
         """Draw the learning curve into the run folder."""
         if self.run_dir is not None and self.losses:
-            draw_curve(self.losses, self.epochs, self.run_dir / "learning_curve.png")
+            accuracy = [(epoch.step, epoch.test_accuracy) for epoch in self.epochs if epoch.test_accuracy is not None]
+            draw_curve(self.losses, accuracy, self.run_dir / "learning_curve.png")
 
 
 def new_run_dir(parent: str | Path) -> Path:
@@ -111,30 +119,3 @@ def append_row(path: Path, row: Mapping[str, object]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(row)
-
-
-def draw_curve(losses: Sequence[float], epochs: Sequence[EpochRecord], path: Path) -> None:
-    """Plot the loss of every batch, and the test accuracy of every epoch.
-
-    Without matplotlib (extra `logging`) a line says so and no picture is made.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        log.warning("no learning curve: matplotlib is not installed (pip install 'noeira[logging]')")
-        return
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.plot(range(1, len(losses) + 1), losses, linewidth=0.6, alpha=0.8, label="train/loss")
-    axes.set(xlabel="step", ylabel="loss", ylim=(0, None))
-    points = [(record.step, record.test_accuracy) for record in epochs if record.test_accuracy is not None]
-    if points:
-        right = axes.twinx()
-        right.plot(*zip(*points, strict=True), "o-", color="tab:green", label="test/accuracy")
-        right.set(ylabel="accuracy", ylim=(None, 1))
-        right.legend(loc="center right", frameon=False)
-    axes.legend(loc="upper right", frameon=False)
-    axes.spines[["top"]].set_visible(False)
-    figure.savefig(path)

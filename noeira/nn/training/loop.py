@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -60,12 +61,17 @@ class Evaluation:
         arrays = {**bindings(model), "counters": self._counters, "totals": self._totals}
         self._programs = self._batches.bind(program, arrays)
 
-    def run(self) -> tuple[float, float | None]:
-        """Mean loss and accuracy over the data set; no accuracy where the loss does not classify."""
+    def outputs(self) -> Iterator[Any]:
+        """The model's output of every batch, on the device, while loss and accuracy are added up."""
         self._totals.write(np.zeros(control.EVAL_TOTALS))
         self._counters.write(np.zeros(control.COUNTERS, np.int64))
         for batch in range(self._count):
-            self._programs[1 if batch >= self._batches.full else 0].run()
+            yield self._programs[1 if batch >= self._batches.full else 0].run()[0]
+
+    def run(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy over the data set; no accuracy where the loss does not classify."""
+        for _ in self.outputs():
+            pass
         loss, weight, correct, rows = self._totals.numpy().tolist()
         return loss / max(weight, 1e-300), correct / rows if rows else None
 

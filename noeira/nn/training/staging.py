@@ -129,7 +129,7 @@ def shuffle() -> StagedGraph:
 
 
 def evaluation(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> StagedGraph:
-    """Forward in evaluation mode; adds up loss and correct predictions."""
+    """Forward in evaluation mode; adds up loss and correct predictions, and gives the outputs."""
     return _evaluation(model, loss, lambda graph, counters: _batch(graph, spec, dtype, counters))
 
 
@@ -161,7 +161,7 @@ def _evaluation(model: Module, loss: Loss, source: Source) -> StagedGraph:
     finally:
         for module, mode in modes:
             module.training = mode
-    return graph.finish()
+    return graph.finish(prediction)
 
 
 def _add_loss(totals: Staged, value: Staged, weight: Staged | np.ndarray) -> None:

@@ -22,7 +22,7 @@ from noeira.nn.training.interrupt import Interrupt, catching_interrupt
 from noeira.nn.training.loop import Evaluation, Loop
 from noeira.nn.training.progress import EpochBar
 from noeira.ops import control
-from noeira.runtime.devices import Device, resolve
+from noeira.runtime.devices import Device, resolve, to_numpy
 from noeira.runtime.programs import Program, build
 
 Data = ArrayDataset | tuple[np.ndarray, np.ndarray]
@@ -159,10 +159,17 @@ class Trainer:
 
     def evaluate(self, data: Data, *, batch_size: int = 256) -> tuple[float, float | None]:
         """Mean loss and accuracy on a data set, in evaluation mode; no accuracy where the loss does not classify."""
+        return self._evaluation(data, batch_size).run()
+
+    def predict(self, data: Data, *, batch_size: int = 256) -> np.ndarray:
+        """The model's output for every row of a data set [N, ...], in evaluation mode, as `evaluate` runs it."""
+        return np.concatenate([np.array(to_numpy(y)) for y in self._evaluation(data, batch_size).outputs()])
+
+    def _evaluation(self, data: Data, batch_size: int) -> Evaluation:
         dataset = _dataset(data, "data")
         self._prepare()
         compiled = self._programs(dataset, None)
-        return Evaluation(self.model, compiled["evaluation"], dataset, batch_size).run()
+        return Evaluation(self.model, compiled["evaluation"], dataset, batch_size)
 
     def _prepare(self) -> None:
         """Draw what has no values, and bring the model to the device."""
