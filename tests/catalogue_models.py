@@ -106,6 +106,55 @@ def _batch_norm(params: Params, x: torch.Tensor) -> torch.Tensor:
     return F.batch_norm(flat, None, None, params["weight"], params["bias"], training=True).reshape(x.shape)
 
 
+def _rms(params: Params, name: str, x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * params[f"{name}.weight"]
+
+
+def _rotated(x: torch.Tensor, theta: float) -> torch.Tensor:
+    """As Hugging Face's Llama: [B, H, T, D], the first half of a head turns with the second."""
+    half = x.shape[-1] // 2
+    places = torch.arange(max(half, x.shape[2]), dtype=torch.float64)
+    angle = torch.outer(places[: x.shape[2]], theta ** (-places[:half] / half)).to(x.dtype)
+    cos, sin = (f(torch.cat([angle, angle], -1)) for f in (torch.cos, torch.sin))
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
+def _grouped_attention(params: Params, name: str, x: torch.Tensor, heads: int, theta: float) -> torch.Tensor:
+    batch, tokens, width = x.shape
+    q, k, v = (
+        _linear(params, f"{name}{what}", x).unflatten(-1, (-1, width // heads)).transpose(1, 2)
+        for what in ("query", "key", "value")
+    )
+    k, v = (part.repeat_interleave(heads // k.shape[1], 1) for part in (_rotated(k, theta), v))
+    y = F.scaled_dot_product_attention(_rotated(q, theta), k, v, is_causal=True)
+    return _linear(params, f"{name}out", y.transpose(1, 2).reshape(batch, tokens, width))
+
+
+def _llama_block(params: Params, name: str, x: torch.Tensor, heads: int, theta: float, eps: float) -> torch.Tensor:
+    x = x + _grouped_attention(params, f"{name}attention.", _rms(params, f"{name}norm_1", x, eps), heads, theta)
+    u, v = _linear(params, f"{name}ffn.0", _rms(params, f"{name}norm_2", x, eps)).chunk(2, -1)
+    return x + _linear(params, f"{name}ffn.2", u * F.silu(v))
+
+
+def _llama_twin(net: nn.Llama) -> Twin:
+    c = net.config
+
+    def twin(params: Params, ids: torch.Tensor) -> torch.Tensor:
+        x = params["tokens.weight"][ids.long()]
+        for layer in range(c.num_layers):
+            x = _llama_block(params, f"blocks.{layer}.", x, c.num_heads, c.theta, c.eps)
+        x = _rms(params, "norm", x, c.eps)
+        return x @ params["tokens.weight"].T if c.tied else _linear(params, "head", x)
+
+    return twin
+
+
+GROUPED = (
+    Sample("two heads share one", (8, 4, 2), ((2, 5, 8),)),
+    Sample("two tokens", (4, 2, 1), ((3, 2, 4),), compiled=False),
+    Sample("empty batch", (8, 4, 2), ((0, 5, 8),), compiled=False),
+)
+
 RANKS = (Sample("rank 2", (), ((6, 5),)), Sample("rank 3", (), ((2, 3, 5),)), Sample("empty batch", (), ((0, 5),)))
 TOKENS = (
     Sample("two heads", (6, 2), ((2, 5, 6),)),
@@ -178,6 +227,22 @@ ROWS: tuple[Row, ...] = (
                  r"expected images \[B, 3, 8, 8\], got \[2, 3, 8, 12\]"))),
     Row("ViT, class token", nn.ViT, lambda *a: nn.ViT(*a, class_token=True, approximate="none", eps=1e-6), _vit_twin,
         ("chain",), (Sample("two blocks", (8, 4, 5, 8, 2, 2), ((3, 3, 8, 8),)),), step=1e-3),
+    Row("GroupedQueryAttention", nn.GroupedQueryAttention, lambda *a: nn.GroupedQueryAttention(*a, theta=100.0),
+        lambda net: lambda params, x: _grouped_attention(params, "", x, net.attention.num_heads, 100.0), ("chain",),
+        GROUPED, (Mistake("odd heads", lambda: nn.GroupedQueryAttention(6, 2),
+                          r"RoPE: expected head_dim to be a positive even integer, got 3", ValueError),)),
+    Row("LlamaBlock", nn.LlamaBlock, lambda *a: nn.LlamaBlock(*a, hidden_dim=6, eps=1e-3),
+        lambda net: lambda params, x: _llama_block(params, "", x, net.attention.attention.num_heads, 1e4, 1e-3),
+        ("chain",), GROUPED, step=1e-3),
+    Row("Llama", nn.Llama, lambda *a: nn.Llama(*a, num_kv_heads=1), _llama_twin, ("chain",),
+        (Sample("two blocks", (11, 6, 2, 2, 8), (_ids(3, 6, below=11),), compiled=False),
+         Sample("a shorter sequence", (7, 6, 1, 1, 4), (_ids(2, 4, below=7),), compiled=False)), step=1e-3, mistakes=
+        (Mistake("floats", lambda: nn.Llama(5, 4, 1, 1, 2)(_zeros(2, 4)),
+                 r"expected integer ids of shape \[B, T\], got float32 of shape \[2, 4\]"),
+         Mistake("too long", lambda: nn.Llama(5, 4, 1, 1, 2)(np.zeros((2, 5), np.int32)),
+                 r"expected a sequence of at most 4 tokens, got 5"))),
+    Row("Llama, tied", nn.Llama, lambda *a: nn.Llama(*a, num_kv_heads=1, tied=True, hidden_dim=5), _llama_twin,
+        ("chain",), (Sample("two blocks", (11, 6, 2, 2, 8), (_ids(3, 6, below=11),)),), step=1e-3),
     Row("GPT", nn.GPT, nn.GPT, _gpt_twin, ("chain",), GPTS, step=1e-3, mistakes=
         (Mistake("floats", lambda: nn.GPT(5, 4, 1, 1, 2)(_zeros(2, 4)),
                  r"expected integer ids of shape \[B, T\], got float32 of shape \[2, 4\]"),

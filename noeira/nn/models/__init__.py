@@ -12,6 +12,7 @@ from noeira.nn.models.conv import (
 from noeira.nn.models.decoder import DecoderBlock, MultiHeadCrossAttention
 from noeira.nn.models.generation import generate
 from noeira.nn.models.gpt import GPT, GPTConfig
+from noeira.nn.models.llama import GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig
 from noeira.nn.models.resnet import BasicBlock, ResNet, ResNetConfig
 from noeira.nn.models.time_attention import TimeAttentionLatents
 from noeira.nn.models.transformer import MultiHeadAttention, TransformerBlock, TransformerFFN
@@ -29,6 +30,10 @@ __all__ = [
     "ConvNetConfig",
     "DecoderBlock",
     "GPTConfig",
+    "GroupedQueryAttention",
+    "Llama",
+    "LlamaBlock",
+    "LlamaConfig",
     "MultiHeadAttention",
     "MultiHeadCrossAttention",
     "PatchEmbed",
