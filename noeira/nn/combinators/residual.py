@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noeira.nn.combinators.width import text
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import CompositionError, ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -63,6 +64,10 @@ class Residual(Module):
         if tuple(branch.shape) != tuple(x.shape):
             raise ShapeError(f"expected a branch output of the input's shape {list(x.shape)}, got {list(branch.shape)}")
         return x + branch, saved
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token: x + f(x)."""
+        return x + self.module.step(x, decoding)
 
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy -> dx."""

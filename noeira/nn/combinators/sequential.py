@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from noeira.nn.combinators.width import entering, fits, text
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import CompositionError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -99,6 +100,12 @@ class Sequential(Module):
             x, kept = module.forward(x)
             saved.append(kept)
         return x, tuple(saved)
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token through the chain."""
+        for module in self.layers:
+            x = module.step(x, decoding)
+        return x
 
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Run the chain's vjps backwards."""

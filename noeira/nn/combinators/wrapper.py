@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import CompositionError
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
@@ -42,6 +43,10 @@ class Wrapper(Module):
     def forward(self, *inputs: Array) -> tuple[Array, Any]:
         """Run the module inside; saves what it saves."""
         return self.module.forward(*inputs)
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token through the module inside."""
+        return self.module.step(x, decoding)
 
     def vjp(self, saved: Any, grad_output: Array) -> Any:
         """The vjp of the module inside."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from noeira.nn.core import composition, context
 from noeira.nn.core.arena import Arena
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Draw, Initializer, Kaiming
 from noeira.nn.core.param import Param, State
@@ -39,6 +40,8 @@ class Module:
     """
 
     training: bool = True
+    tokenwise: bool = False
+    """Whether a token's output depends on that token alone, as in most layers without attention or recurrence."""
     _arena: Arena | None = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -68,6 +71,19 @@ class Module:
             dtype = _placement(self.named_parameters())[1]
             inputs = tuple(x.astype(dtype) if _is_float_array(x) and x.dtype != dtype else x for x in inputs)
         return self.forward(*inputs, **options)[0]
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """The output at one token [1, 1, ...], given what `decoding` keeps of the tokens before it.
+
+        Equal to that token's output in `forward`, in evaluation mode, of the sequence so far. Layers that mix tokens
+        define it; for the others it is `forward`.
+        """
+        if not self.tokenwise:
+            raise NotImplementedError(
+                f"{self.describe()} does not define step(x, decoding), so it cannot run token by token; "
+                "generate(..., cache=False) runs the whole sequence for each"
+            )
+        return self.forward(x)[0]
 
     # ---- what composition and errors need -----------------------------------------------------------------------
 

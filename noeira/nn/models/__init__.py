@@ -10,7 +10,7 @@ from noeira.nn.models.conv import (
     ConvNetConfig,
 )
 from noeira.nn.models.decoder import DecoderBlock, MultiHeadCrossAttention
-from noeira.nn.models.generation import generate
+from noeira.nn.models.generation import Generator, generate
 from noeira.nn.models.gpt import GPT, GPTConfig
 from noeira.nn.models.llama import GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig
 from noeira.nn.models.resnet import BasicBlock, ResNet, ResNetConfig
@@ -30,6 +30,7 @@ __all__ = [
     "ConvNetConfig",
     "DecoderBlock",
     "GPTConfig",
+    "Generator",
     "GroupedQueryAttention",
     "Llama",
     "LlamaBlock",

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from noeira.nn.combinators.repeat import Repeat
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Normal
 from noeira.nn.core.module import Module, Width
@@ -152,6 +153,13 @@ class GPT(Module):
             x, kept = module.forward(x)
             saved.append(kept)
         return x, tuple(saved)
+
+    def step(self, ids: Array, decoding: Decoding) -> Array:
+        """The logits [1, 1, vocab_size] at one token."""
+        x = ids
+        for module in self._chain():
+            x = module.step(x, decoding)
+        return x
 
     def vjp(self, saved: Any, grad_output: Array) -> None:
         """Dlogits -> nothing."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from noeira.nn.combinators import Repeat, Sequential
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Normal
 from noeira.nn.core.module import Module, Width
@@ -78,6 +79,12 @@ class GroupedQueryAttention(Module):
         y, saved_attention = self.attention.forward(q, k, v)
         y, saved_out = self.out.forward(y)
         return y, (saved_q, saved_k, saved_v, saved_attention, saved_out)
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token, which sees the keys and values kept of those before it."""
+        q, k = (self.rope.step(part.step(x, decoding), decoding) for part in (self.query, self.key))
+        k, v = decoding.append(k), decoding.append(self.value.step(x, decoding))
+        return self.out.step(self.attention.look_back(q, k, v, decoding.seen()), decoding)
 
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy -> dx."""
@@ -154,6 +161,12 @@ class LlamaBlock(Module):
             x = x + branch
             saved.append((kept_norm, kept_inner))
         return x, tuple(saved)
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token through both branches."""
+        for norm, inner in self._branches():
+            x = x + inner.step(norm.step(x, decoding), decoding)
+        return x
 
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy -> dx."""
@@ -298,6 +311,13 @@ class Llama(Module):
             x, kept = module.forward(x)
             saved.append(kept)
         return x, tuple(saved)
+
+    def step(self, ids: Array, decoding: Decoding) -> Array:
+        """The logits [1, 1, vocab_size] at one token."""
+        x = ids
+        for module in self._chain():
+            x = module.step(x, decoding)
+        return x
 
     def vjp(self, saved: Any, grad_output: Array) -> None:
         """Dlogits -> nothing."""

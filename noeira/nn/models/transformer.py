@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from noeira.nn.combinators.sequential import Sequential
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
 from noeira.nn.primitives import GELU, Dropout, FeedForwardGELU, LayerNorm, Linear, LinearAct, ScaledDotProductAttention
 from noeira.nn.primitives.activation import gelu_function
 from noeira.ops.dispatch import Array
+from noeira.ops.pieces import split
 
 
 class MultiHeadAttention(Module):
@@ -70,6 +72,14 @@ class MultiHeadAttention(Module):
         y, saved_attention = self.attention.forward(qkv)
         y, saved_out = self.out.forward(y)
         return y, (saved_qkv, saved_attention, saved_out)
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token, which sees the keys and values kept of those before it; for causal attention."""
+        if not self.attention.is_causal:
+            raise NotImplementedError(f"{self.describe()} sees later tokens, so it cannot run token by token")
+        q, k, v = split(self.qkv.step(x, decoding), (self.out.in_features,) * 3)
+        k, v = decoding.append(k), decoding.append(v)
+        return self.out.step(self.attention.look_back(q, k, v, decoding.seen()), decoding)
 
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy -> dx."""
@@ -207,6 +217,15 @@ class TransformerBlock(Module):
             x = x + branch
             saved.append(tuple(kept))
         return x, tuple(saved)
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token through both branches."""
+        for chain in self._branches():
+            branch = x
+            for module in chain:
+                branch = module.step(branch, decoding)
+            x = x + branch
+        return x
 
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy -> dx."""

@@ -21,6 +21,8 @@ class Activation(Module):
     Source: The functions of `noeira.ops.activation`.
     """
 
+    tokenwise = True
+
     function: ClassVar[str]
     """Name of f in `ops.activation`."""
 

@@ -129,6 +129,18 @@ class _Heads(Module):
     def _options(self) -> Options:
         return Options(self.num_heads, self.num_kv_heads, self.is_causal, self.scale, self.dropout_p)
 
+    def look_back(self, q: Array, k: Array, v: Array, seen: Array) -> Array:
+        """The output at one token in evaluation mode.
+
+        Args:
+            q: [B, 1, embed_dim].
+            k: Of the tokens so far, and whatever stands behind them: [B, T, embed_dim num_kv_heads / num_heads].
+            v: As k.
+            seen: Booleans [B, T]: which tokens there are.
+        """
+        options = Options(self.num_heads, self.num_kv_heads, False, self.scale)
+        return attention(q, k, v, None, seen, None, options)[0]
+
     def _draw(self) -> Array | None:
         return context.draw() if self.training and self.dropout_p > 0 else None
 

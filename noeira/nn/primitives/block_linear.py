@@ -41,6 +41,8 @@ class BlockLinear(Module):
     Source: the recurrent cell of DreamerV3 (Hafner et al. 2023).
     """
 
+    tokenwise = True
+
     def __init__(
         self,
         in_features: int,

@@ -32,6 +32,8 @@ class Dropout(Module):
     Source: Srivastava et al. 2014.
     """
 
+    tokenwise = True
+
     def __init__(self, p: float = 0.5):
         if not 0 <= p <= 1:
             raise ValueError(f"{type(self).__name__}: expected a probability p between 0 and 1, got {p!r}")

@@ -16,6 +16,8 @@ from noeira.ops.tokens import zeros_like
 class _Same(Module):
     """Base: the output has the input's shape."""
 
+    tokenwise = True
+
     def gives(self, width: Width | None) -> Width | None:
         """The input's width."""
         return width

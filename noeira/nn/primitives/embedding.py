@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Draw, Initializer, Normal, Zero
 from noeira.nn.core.module import Module, Width
@@ -57,6 +58,8 @@ class Embedding(Module):
 
     Source: PyTorch: `torch.nn.Embedding`.
     """
+
+    tokenwise = True
 
     def __init__(
         self,
@@ -148,6 +151,10 @@ class PositionEmbedding(Module):
             raise ShapeError(f"expected an input of shape [B, T, {width}] with a known T, got {list(shape)}")
         if shape[1] > longest:
             raise ShapeError(f"expected a sequence of at most {longest} tokens, got {shape[1]}")
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token: the row of its place is added."""
+        return x + decoding.row(self.weight.val)
 
     def extra_repr(self) -> str:
         """Both sizes."""

@@ -38,6 +38,8 @@ class Linear(Module):
     Source: PyTorch: `torch.nn.Linear`, whose weight is the transpose.
     """
 
+    tokenwise = True
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, init: Initializer | None = None):
         for name, size in (("in_features", in_features), ("out_features", out_features)):
             if not isinstance(size, int) or size < 1:

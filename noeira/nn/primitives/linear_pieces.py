@@ -42,6 +42,8 @@ class TiedLinear(Module):
     Source: Press and Wolf 2017.
     """
 
+    tokenwise = True
+
     def __init__(self, source: _Owner):
         weight = getattr(source, "weight", None)
         if not isinstance(weight, Param) or len(weight.shape) != 2:
@@ -126,6 +128,8 @@ class FeedForwardGELU(Module):
 
     Source: Vaswani et al. 2017; Hendrycks and Gimpel 2016.
     """
+
+    tokenwise = True
 
     def __init__(
         self,

@@ -51,6 +51,8 @@ class NoisyLinear(Module):
     Source: Fortunato et al. 2018.
     """
 
+    tokenwise = True
+
     def __init__(self, in_features: int, out_features: int, sigma: float = 0.5, noise_scale: float = 1.0):
         positive(self, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = int(in_features), int(out_features)

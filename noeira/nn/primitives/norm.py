@@ -39,6 +39,8 @@ def shift_param(size: int) -> Param:
 class RowNorm(Module):
     """Base of the layers that normalise the last axis."""
 
+    tokenwise = True
+
     center = True
     """Whether the mean is subtracted."""
     weight: Param | None
@@ -389,6 +391,8 @@ class SimNorm(Module):
     Source: Lavoie et al. 2022; TD-MPC2, Hansen et al. 2024.
     """
 
+    tokenwise = True
+
     def __init__(self, features: int, groups: int):
         positive(self, features=features, groups=groups)
         if features % groups:
@@ -444,6 +448,8 @@ class MinMaxNorm(Module):
 
     Source: Schrittwieser et al. 2020.
     """
+
+    tokenwise = True
 
     def __init__(self, features: int, eps: float = 1e-5):
         positive(self, features=features)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Uniform
 from noeira.nn.core.module import Module, Width
@@ -123,6 +124,12 @@ class GRUSeq(Recurrent):
         y, kept, before = gru(self._gates_of_inputs(x), h0, self.weight_hh.val, self._bias())
         return y, (x, kept, before, h0 is not None)
 
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One step from the state kept of the one before."""
+        y, _ = self.forward(x, decoding.state(self.hidden_size))
+        decoding.keep_state(_as_step(y))
+        return y
+
     def vjp(self, saved: Any, grad_output: Array) -> Any:
         """Dy -> dx, and dh0 if there was an h0; adds the parameters' gradients."""
         x, kept, before, with_state = saved
@@ -213,6 +220,12 @@ class LSTMSeq(Recurrent):
     def last_state(self, saved: Any) -> Array:
         """The state after the last step [B, 2 H], from what `forward` saved: where the next sequence may go on."""
         return saved[-1]
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One step from the state kept of the one before."""
+        y, saved = self.forward(x, decoding.state(2 * self.hidden_size))
+        decoding.keep_state(self.last_state(saved))
+        return y
 
     def vjp(self, saved: Any, grad_output: Array) -> Any:
         """Dy -> dx, and the state's gradient if there was one; adds the parameters' gradients."""

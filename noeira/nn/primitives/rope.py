@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
+from noeira.ops.pieces import concat, slice_axis
 from noeira.ops.rope import repeat_heads, repeat_heads_grad, rope, swap_axes
 from noeira.ops.shape import reshape
 
@@ -70,6 +74,20 @@ class RoPE(Module):
     def forward(self, x: Array) -> tuple[Array, None]:
         """[..., S, n head_dim] -> the same shape; saves nothing."""
         return self._rotate(x, False), None
+
+    def step(self, x: Array, decoding: Decoding) -> Array:
+        """One token, turned by its place's angle."""
+        half, groups = self.head_dim // 2, int(x.shape[-1]) // self.head_dim
+        places = np.arange(self.offset, self.offset + decoding.length)
+        angle = places[:, None] * np.float64(self.theta) ** (-np.arange(half) / half)
+        cos, sin = (decoding.row(table.astype(x.dtype)) for table in (np.cos(angle), np.sin(angle)))
+        pairs = reshape(x, (groups, half, 2) if self.interleaved else (groups, 2, half))
+        axis = -1 if self.interleaved else 1
+        a, b = (reshape(slice_axis(pairs, i, i + 1, axis), (groups, 1, half)) for i in (0, 1))
+        turned = [a * cos - b * sin, b * cos + a * sin]
+        if self.interleaved:
+            turned = [reshape(part, (groups, half, 1)) for part in turned]
+        return reshape(concat(turned, axis), x.shape)
 
     def vjp(self, saved: None, grad_output: Array) -> Array:
         """Dy turned back."""

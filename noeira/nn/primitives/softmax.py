@@ -51,6 +51,8 @@ class Softmax(_LastAxis):
     Source: PyTorch: `torch.nn.Softmax`.
     """
 
+    tokenwise = True
+
     def forward(self, x: Array) -> tuple[Array, Array]:
         """X -> y; saves y."""
         y = softmax(x)

@@ -101,6 +101,8 @@ class SwiGLU(Module):
     Source: Shazeer 2020.
     """
 
+    tokenwise = True
+
     def __init__(self, hidden: int):
         positive(self, hidden=hidden)
         self.hidden = hidden
