@@ -13,13 +13,14 @@ CMD_cifar10-resnet := python examples/nn/resnet/cifar10.py
 CMD_cifar10-vit := python examples/nn/vit/cifar10.py
 CMD_fashion-vit := python examples/nn/vit/fashion_mnist.py
 CMD_gpt := python examples/nn/gpt/tinyshakespeare.py
+CMD_lstm := python examples/nn/lstm/tinyshakespeare.py
 CMD_test := python -m pytest -n auto --maxprocesses 4 --dist loadfile
 CMD_bench := python -m bench --quick
 CMD_lint := ruff check . && ruff format --check . && pyright && mblack --check --fast --preview -l 120 -t mojo mojo_kernels
 CMD_gpu-check := python -m bench.gpu.check
 
 ACTIVATE := . $(VENV)/bin/activate
-EXAMPLES := mnist mnist-conv fashion-conv fashion-resnet cifar10-conv cifar10-resnet cifar10-vit fashion-vit gpt
+EXAMPLES := mnist mnist-conv fashion-conv fashion-resnet cifar10-conv cifar10-resnet cifar10-vit fashion-vit gpt lstm
 COMMANDS := $(EXAMPLES) test bench lint gpu-check
 
 .PHONY: $(COMMANDS) format wheel clean

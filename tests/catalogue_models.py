@@ -155,6 +155,30 @@ GROUPED = (
     Sample("empty batch", (8, 4, 2), ((0, 5, 8),), compiled=False),
 )
 
+
+def _lstm(params: Params, name: str, x: torch.Tensor) -> torch.Tensor:
+    width = params[f"{name}.weight_hh"].shape[0]
+    h = c = x.new_zeros(len(x), width)
+    rows = []
+    for t in range(x.shape[1]):
+        gates = x[:, t] @ params[f"{name}.weight_ih"] + params[f"{name}.bias_ih"]
+        i, f, g, o = (gates + h @ params[f"{name}.weight_hh"] + params[f"{name}.bias_hh"]).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        rows.append(h)
+    return torch.stack(rows, 1)
+
+
+def _lstm_twin(net: nn.LSTMLM) -> Twin:
+    def twin(params: Params, ids: torch.Tensor) -> torch.Tensor:
+        x = params["tokens.weight"][ids.long()]
+        for layer in range(net.config.num_layers):
+            x = _lstm(params, f"layers.{layer}", x)
+        return x @ params["tokens.weight"].T if net.config.tied else _linear(params, "head", x)
+
+    return twin
+
+
 RANKS = (Sample("rank 2", (), ((6, 5),)), Sample("rank 3", (), ((2, 3, 5),)), Sample("empty batch", (), ((0, 5),)))
 TOKENS = (
     Sample("two heads", (6, 2), ((2, 5, 6),)),
@@ -243,6 +267,15 @@ ROWS: tuple[Row, ...] = (
                  r"expected a sequence of at most 4 tokens, got 5"))),
     Row("Llama, tied", nn.Llama, lambda *a: nn.Llama(*a, num_kv_heads=1, tied=True, hidden_dim=5), _llama_twin,
         ("chain",), (Sample("two blocks", (11, 6, 2, 2, 8), (_ids(3, 6, below=11),)),), step=1e-3),
+    Row("LSTMLM", nn.LSTMLM, lambda *a: nn.LSTMLM(*a, num_layers=2), _lstm_twin, ("chain",),
+        (Sample("two layers", (11, 4, 6), (_ids(3, 5, below=11),)),
+         Sample("one token", (5, 3, 2), (_ids(2, 1, below=5),), compiled=False)), mistakes=
+        (Mistake("floats", lambda: nn.LSTMLM(5, 4, 2)(_zeros(2, 4)),
+                 r"expected integer ids of shape \[B, T\], got float32 of shape \[2, 4\]"),
+         Mistake("a tied head of another width", lambda: nn.LSTMLM(5, 4, 2, tied=True),
+                 r"LSTMLM: expected one width where the head is tied, got embed_dim=4 and hidden_size=2"))),
+    Row("LSTMLM, tied", nn.LSTMLM, lambda *a: nn.LSTMLM(*a, tied=True), _lstm_twin, ("chain",),
+        (Sample("one layer", (7, 4, 4), (_ids(3, 4, below=7),), compiled=False),)),
     Row("GPT", nn.GPT, nn.GPT, _gpt_twin, ("chain",), GPTS, step=1e-3, mistakes=
         (Mistake("floats", lambda: nn.GPT(5, 4, 1, 1, 2)(_zeros(2, 4)),
                  r"expected integer ids of shape \[B, T\], got float32 of shape \[2, 4\]"),

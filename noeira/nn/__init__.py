@@ -59,6 +59,7 @@ from noeira.nn.loss import (
 )
 from noeira.nn.models import (
     GPT,
+    LSTMLM,
     BasicBlock,
     CIFARFeatureNet,
     ConditionalTransformerBlock,
@@ -74,6 +75,7 @@ from noeira.nn.models import (
     Llama,
     LlamaBlock,
     LlamaConfig,
+    LSTMConfig,
     MultiHeadAttention,
     MultiHeadCrossAttention,
     PatchEmbed,
@@ -225,6 +227,7 @@ __all__ = [
     "ELU",
     "GELU",
     "GPT",
+    "LSTMLM",
     "MNIST",
     "SGD",
     "Activation",
@@ -307,6 +310,7 @@ __all__ = [
     "L1Loss",
     "L1MaskedPerSample",
     "LSTMCell",
+    "LSTMConfig",
     "LSTMSeq",
     "LayerNorm",
     "LayerNormAct",

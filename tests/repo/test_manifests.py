@@ -20,7 +20,7 @@ EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TASKS = (
     "mnist", "mnist-conv", "fashion-conv", "fashion-resnet", "cifar10-conv", "cifar10-resnet",
-    "cifar10-vit", "fashion-vit", "gpt",
+    "cifar10-vit", "fashion-vit", "gpt", "lstm",
     "test", "bench", "lint", "gpu-check",
 )  # fmt: skip
 # Split in two, or this file would break its own rule.

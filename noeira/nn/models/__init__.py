@@ -13,6 +13,7 @@ from noeira.nn.models.decoder import DecoderBlock, MultiHeadCrossAttention
 from noeira.nn.models.generation import Generator, generate
 from noeira.nn.models.gpt import GPT, GPTConfig
 from noeira.nn.models.llama import GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig
+from noeira.nn.models.lstm import LSTMLM, LSTMConfig
 from noeira.nn.models.resnet import BasicBlock, ResNet, ResNetConfig
 from noeira.nn.models.time_attention import TimeAttentionLatents
 from noeira.nn.models.transformer import MultiHeadAttention, TransformerBlock, TransformerFFN
@@ -20,6 +21,7 @@ from noeira.nn.models.vit import PatchEmbed, ViT, ViTConfig
 
 __all__ = [
     "GPT",
+    "LSTMLM",
     "BasicBlock",
     "CIFARFeatureNet",
     "ConditionalTransformerBlock",
@@ -32,6 +34,7 @@ __all__ = [
     "GPTConfig",
     "Generator",
     "GroupedQueryAttention",
+    "LSTMConfig",
     "Llama",
     "LlamaBlock",
     "LlamaConfig",
