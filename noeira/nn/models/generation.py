@@ -66,11 +66,8 @@ class Generator:
         on_token: Callable[[int], object] | None = None,
     ) -> np.ndarray:
         """Continue a prompt; see `generate`."""
-        ids = np.asarray(prompt)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
-            raise ShapeError(f"generate: expected a prompt of integer ids [T], got {ids.dtype} {list(ids.shape)}")
-        _check_options(max_new_tokens, temperature, top_k, top_p)
-        tokens = ids.astype(np.int32).tolist()
+        _check(prompt, max_new_tokens, temperature, top_k, top_p)
+        tokens = np.asarray(prompt).astype(np.int32).tolist()
         for _ in range(max_new_tokens):
             word = int(bits(1, seed=seed, stream=stream_of("generate"), step=len(tokens))[0])
             uniform = (word + 0.5) / 2**32
@@ -140,7 +137,7 @@ def generate(
         ValueError: An option is out of range.
         NotImplementedError: `cache`, and a layer mixes tokens without defining `step`.
     """
-    _check_options(max_new_tokens, temperature, top_k, top_p)
+    _check(prompt, max_new_tokens, temperature, top_k, top_p)  # before anything is compiled
     return Generator(model, block_size=block_size, device=device, cache=cache)(
         prompt,
         max_new_tokens,
@@ -180,7 +177,10 @@ def choose(
     return int(order[min(int(np.searchsorted(np.cumsum(p), uniform, side="right")), len(order) - 1)])
 
 
-def _check_options(tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+def _check(prompt: np.ndarray, tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    ids = np.asarray(prompt)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
+        raise ShapeError(f"generate: expected a prompt of integer ids [T], got {ids.dtype} {list(ids.shape)}")
     if tokens < 0:
         raise ValueError(f"generate: expected max_new_tokens >= 0, got {tokens}")
     if not (np.isfinite(temperature) and temperature >= 0):

@@ -18,6 +18,7 @@ from noeira.nn.training import staging
 from noeira.nn.training.history import append_row, new_run_dir
 from noeira.nn.training.interrupt import catching_interrupt
 from noeira.nn.training.loop import bind_known, training_memory
+from noeira.nn.training.pictures import draw_curve
 from noeira.ops import control
 from noeira.runtime.devices import Device, DeviceArray, resolve
 from noeira.runtime.programs import Program, build
@@ -32,7 +33,8 @@ class Interval:
 
     `train_loss` is the mean over the interval's windows, `val_loss` that over fixed windows (None without a validation
     corpus), `lr` the last rate, `grad_norm` the mean before clipping; `tokens_per_second` counts training alone;
-    `flops_per_second` counts the matrix products of forward and backward.
+    `flops_per_second` counts the matrix products of forward and backward, `mfu` is its share of the trainer's
+    `peak_flops` (None without).
     """
 
     iteration: int
@@ -43,6 +45,7 @@ class Interval:
     skipped: int
     tokens_per_second: float
     flops_per_second: float
+    mfu: float | None = None
 
     def __str__(self) -> str:
         parts = [f"iteration {self.iteration}", f"train/loss {self.train_loss:.4f}"]
@@ -50,6 +53,8 @@ class Interval:
             parts.append(f"val/loss {self.val_loss:.4f}")
         parts += [f"lr {self.lr:.3g}", f"grad_norm {self.grad_norm:.3g}", f"{self.tokens_per_second:,.0f} tokens/s"]
         parts.append(f"{self.flops_per_second / 1e9:.1f} GFLOP/s")
+        if self.mfu is not None:
+            parts.append(f"MFU {self.mfu:.1%}")
         return "  ".join(parts) + (f"  {self.skipped} steps skipped" if self.skipped else "")
 
 
@@ -76,6 +81,11 @@ class IterationHistory:
         if self.run_dir is not None:
             append_row(self.run_dir / "metrics.csv", asdict(interval))
 
+    def finish(self) -> None:
+        """Draw the learning curve into the run folder."""
+        if self.run_dir is not None and self.losses:
+            draw_curve(self.losses, [], self.run_dir / "learning_curve.png")
+
 
 class AutoregressiveTrainer:
     """Trains a model that maps ids [B, T] to logits [B, T, V] to predict the next token of a corpus.
@@ -91,8 +101,10 @@ class AutoregressiveTrainer:
         loss: Compares logits [B, T, V] with ids [B, T]; cross-entropy by default.
         device: "auto", "cpu", "cuda", "cuda:1" or "metal".
         seed: Names the weights (unless the model has some), the windows and the dropout masks.
-        run_dir: Parent of the run folder with metrics.csv; None writes no files.
+        run_dir: Parent of the run folder with metrics.csv and learning_curve.png; None writes no files.
         progress: Print a line an interval.
+        peak_flops: What the machine could do at best, floating-point operations a second, for the model FLOPs
+            utilisation; `python -m bench` prints a CPU's.
 
     Example:
         >>> import numpy as np
@@ -114,14 +126,17 @@ class AutoregressiveTrainer:
         seed: int = 0,
         run_dir: str | Path | None = "runs",
         progress: bool = True,
+        peak_flops: float | None = None,
     ):
+        if peak_flops is not None and not (np.isfinite(peak_flops) and peak_flops > 0):
+            raise ValueError(f"AutoregressiveTrainer: expected peak_flops > 0, got {peak_flops!r}")
         for name, value in (("block_size", block_size), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"AutoregressiveTrainer: expected {name} to be an integer >= 1, got {value!r}")
         self.model, self.optimizer, self.loss = model, optimizer, loss or CrossEntropyLoss()
         self.block_size, self.batch_size = block_size, batch_size
         self.device, self.seed = resolve(device), int(seed)
-        self.run_dir, self.progress = run_dir, progress
+        self.run_dir, self.progress, self.peak_flops = run_dir, progress, peak_flops
         self._counters = np.zeros(control.COUNTERS, np.int64)
         self._counters[[control.SEED, control.BAD_INDEX]] = (self.seed, -1)
         self._flops = 0
@@ -198,6 +213,7 @@ class AutoregressiveTrainer:
         finally:
             self._counters = memory["counters"].numpy().copy()
             self.model.arena().applied = int(self._counters[control.APPLIED])
+            history.finish()
         return history
 
     def evaluate(self, corpus: np.ndarray, *, batches: int = 20) -> float:
@@ -266,6 +282,7 @@ class AutoregressiveTrainer:
         val_loss: float | None,
     ) -> None:
         kept = record[record[:, control.LOG_SKIPPED] == 0]
+        rate = len(record) * self._flops / max(seconds, 1e-9)
         interval = Interval(
             iteration=int(memory["counters"].numpy()[control.STEP]),
             train_loss=float(record[:, control.LOG_LOSS].mean()),
@@ -274,7 +291,8 @@ class AutoregressiveTrainer:
             grad_norm=float(kept[:, control.LOG_NORM].mean()) if len(kept) else float("nan"),
             skipped=len(record) - len(kept),
             tokens_per_second=len(record) * self.batch_size * self.block_size / max(seconds, 1e-9),
-            flops_per_second=len(record) * self._flops / max(seconds, 1e-9),
+            flops_per_second=rate,
+            mfu=None if self.peak_flops is None else rate / self.peak_flops,
         )
         history.append(interval)
         if self.progress:

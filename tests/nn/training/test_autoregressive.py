@@ -1,5 +1,7 @@
 """Training on windows of a corpus, and generating from what was learnt."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -42,12 +44,14 @@ def test_windows_are_runs_of_the_corpus_and_what_follows() -> None:
 
 
 @pytest.mark.compiled
-def test_it_learns_what_follows_and_says_it() -> None:
-    trainer = _trainer()
+def test_it_learns_what_follows_and_says_it(tmp_path: Path) -> None:
+    trainer = _trainer(run_dir=tmp_path, peak_flops=1e12)
     history = trainer.fit(CORPUS, CORPUS, iterations=300, evaluate_every=100)
     assert [interval.iteration for interval in history.intervals] == [100, 200, 300] and len(history.losses) == 300
     assert history.val_loss is not None and history.val_loss < 0.1 < history.losses[0]
     assert trainer.evaluate(CORPUS) == history.val_loss
+    assert all(interval.mfu == interval.flops_per_second / 1e12 for interval in history.intervals)
+    assert history.run_dir is not None and (history.run_dir / "learning_curve.png").is_file()
     said = nn.generate(trainer.model, CORPUS[:3], 12, block_size=BLOCK, temperature=0, device="cpu")
     assert np.array_equal(said, CORPUS[:15])
     heard: list[int] = []
@@ -105,6 +109,11 @@ def test_the_loss_curve_is_that_of_pytorch_on_the_same_windows() -> None:
 def test_a_corpus_that_does_not_fit_is_refused(corpus: np.ndarray, match: str) -> None:
     with pytest.raises(nn.ShapeError, match=match):
         _trainer().fit(corpus, iterations=1)
+
+
+def test_a_peak_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected peak_flops > 0, got 0"):
+        _trainer(peak_flops=0)
 
 
 @pytest.mark.parametrize("options", [{"block_size": 0}, {"batch_size": 0}])

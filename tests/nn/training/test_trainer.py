@@ -46,7 +46,11 @@ def test_it_learns(trainer):
     assert history.epochs[-1].train_loss < 0.3 * history.epochs[0].train_loss
     assert history.test_accuracy > 0.9
     assert len(history.losses) == 30 * 6
-    assert t.evaluate(make_data(60, seed=1))[1] == history.test_accuracy
+    test = make_data(60, seed=1)
+    assert t.evaluate(test)[1] == history.test_accuracy
+    outputs = t.predict(test, batch_size=25)
+    assert np.mean(outputs.argmax(-1) == test[1]) == history.test_accuracy
+    np.testing.assert_allclose(outputs, t.model.eval()(test[0]), rtol=1e-4, atol=1e-5)
 
 
 def test_one_seed_gives_the_same_bytes_and_another_does_not(trainer):
