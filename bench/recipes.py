@@ -128,11 +128,10 @@ def classify(name: str, seed: int) -> str:
         seconds += time.perf_counter() - start
         net.eval()
         with torch.no_grad():
-            right = sum(
-                int((net(a).argmax(1) == b).sum()) for a, b in zip(test_x.split(256), test_y.split(256), strict=True)
-            )
-        print(f"epoch {epoch + 1}  test/accuracy {right / len(test_x):.2%}  {seconds:.1f} s", flush=True)
-    return f"test accuracy {right / len(test_x):.2%} after {seconds:.0f} s"
+            called = torch.cat([net(part).argmax(1) for part in test_x.split(256)])
+        accuracy = float((called == test_y).float().mean())
+        print(f"epoch {epoch + 1}  test/accuracy {accuracy:.2%}  {seconds:.1f} s", flush=True)
+    return f"test accuracy {accuracy:.2%} after {seconds:.0f} s"
 
 
 def generate(seed: int, iterations: int = 2000) -> str:
