@@ -1,7 +1,5 @@
 """Random changes of image batches, and random windows of a corpus, drawn by counter hash.
 
-`crop_flip` and `cutout` have no staging rule yet: they run on arrays only.
-
 Sample i of a batch takes the words of the counters WORDS i, WORDS i + 1, ... under the draw's key: so the same key
 gives the same pixels on every device and path, whatever the size of the batch. Source of the hash: `noeira.ops.random`.
 """
@@ -10,19 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, is_staged, known_size, op
+from noeira.ops.dispatch import Array, ShapeError, emit, is_staged, known_size, op
 from noeira.ops.elementwise import (
     add,
     cast,
     divide,
     equal,
     floor_divide,
+    greater_equal,
+    less,
     multiply,
     subtract,
     where,
 )
 from noeira.ops.embedding import embedding
-from noeira.ops.pieces import slice_axis
+from noeira.ops.pieces import concat, slice_axis
 from noeira.ops.random import below, in_memory, positions, words
 from noeira.ops.reduce import count_axis
 from noeira.ops.shape import reshape
@@ -97,6 +97,18 @@ def crop_flip(x: Array, key: Array, padding: int = 4, flip: float = 0.5, layout:
     return result if layout == "nhwc" else np.ascontiguousarray(np.moveaxis(result, 3, 1))
 
 
+@crop_flip.staged
+def _(x: Array, key: Array, padding: int = 4, flip: float = 0.5, layout: str = "nchw") -> Array:
+    n, *_ = _checked_crop(x, padding, flip, layout)
+    limit = _uint(2 * padding + 1)
+    first, second, third, _ = _sample_words(key, n)
+    right, down = (subtract(cast(below(drawn, limit), "int64"), np.array([padding])) for drawn in (first, second))
+    mirrored = where(less(third, _uint(round(flip * _TWO32))), np.array([1]), np.array([0]))
+    moves = concat([reshape(column, (n, 1)) for column in (down, right, mirrored)], 1)
+    last = np.array([layout == "nhwc"], np.int32)
+    return emit("noeira.crop_flip", [x, moves, last], [x.spec])[0]
+
+
 def _checked_crop(x: Array, padding: int, flip: float, layout: str) -> tuple[Dim, int, int, int]:
     if not 0 <= padding < 1 << 16:
         raise ShapeError(f"expected a padding of 0 to 65535 pixels, got {padding}")
@@ -134,6 +146,20 @@ def cutout(x: Array, key: Array, length: int = 16, layout: str = "nchw") -> Arra
     for i in range(int(n)):
         top, left = int(cy[i]) - length // 2, int(cx[i]) - length // 2
         images[i, max(top, 0) : max(top + length, 0), max(left, 0) : max(left + length, 0)] = 0
+    return result
+
+
+@cutout.staged
+def _(x: Array, key: Array, length: int = 16, layout: str = "nchw") -> Array:
+    n, _, h, w = _checked_cutout(x, length, layout)
+    first, second, *_ = _sample_words(key, n)
+    result = np.zeros(1, x.dtype)
+    for drawn, size, axis in ((first, w, 3), (second, h, 2)):
+        axis -= layout == "nhwc"
+        place = np.arange(size).reshape([size if i == axis else 1 for i in range(4)])
+        start = subtract(reshape(cast(below(drawn, _uint(size)), "int64"), (n, 1, 1, 1)), np.array([length // 2]))
+        result = where(greater_equal(place, start), result, x)
+        result = where(less(place, add(start, np.array([length]))), result, x)
     return result
 
 

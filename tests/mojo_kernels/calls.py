@@ -313,6 +313,15 @@ def _large() -> Iterator[tuple[str, StagedGraph, dict[int, np.ndarray]]]:
             counters = graph.input("counters", (control.COUNTERS,), "int64", mutable=True)
             graph.finish(*ops.windows(graph.input("x0", (tokens,), "int32"), counters, count, length))
         yield f"windows {count} x {length} of {tokens}", graph, {}
+    for shape, layout in (
+        ((0, 3, 5, 4), "nchw"), ((1, 1, 1, 1), "nchw"), ((5, 3, 8, 7), "nchw"), ((3, 8, 7, 3), "nhwc"),
+        ((2, 9, 33, 17), "nhwc"),
+    ):  # fmt: skip
+        graph = StagedGraph("crop_flip")
+        with staging(graph):
+            x, key = graph.input("x0", shape, "float32"), graph.input("key", (3,), "int64")
+            graph.finish(ops.crop_flip(x, key, 3, layout=layout))
+        yield f"crop_flip {shape} {layout}", graph, {}
     for elements in (0, 1, 15, 16, 17, 12_501, 25_001):
         yield f"memory of {elements}", _memory(elements), {}
 

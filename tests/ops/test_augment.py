@@ -10,7 +10,7 @@ from noeira.ops import augment
 from noeira.ops.random import below, bits, words
 from noeira.runtime.devices import Device
 from noeira.runtime.programs import build
-from noeira.runtime.staging import StagedGraph, StagingError, staging
+from noeira.runtime.staging import StagedGraph, staging
 from tests.compiled import run
 
 KEY = np.array([5, 7, 11], np.int64)
@@ -200,13 +200,6 @@ def test_mistakes_are_refused_in_words(call, message):
 # ---- compiled --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [ops.crop_flip, ops.cutout])
-def test_what_runs_on_arrays_only_says_so(call):
-    graph = StagedGraph("g")
-    with staging(graph), pytest.raises(StagingError, match="has no staging rule: it runs on arrays only"):
-        call(graph.input("x", ("b", 3, 8, 8), "float32"), graph.input("key", (3,), "int64"))
-
-
 C, H, W = 3, 8, 5
 
 
@@ -220,6 +213,13 @@ def _program(name, dtype, shape, body):
 
 BODIES = {
     "normalize": (("b", C, H, W), lambda x, key: ops.normalize(x, (0.1, 0.2, 0.3), (0.5, 2.0, 3.0))),
+    "crop_flip": (("b", C, H, W), lambda x, key: ops.crop_flip(x, key, 2)),
+    "crop_flip far": (("b", C, H, W), lambda x, key: ops.crop_flip(x, key, 40, 0.9)),
+    "crop_flip nhwc": (("b", H, W, C), lambda x, key: ops.crop_flip(x, key, 3, layout="nhwc")),
+    "crop_flip still": (("b", C, H, W), lambda x, key: ops.crop_flip(x, key, 0, 1.0)),
+    "cutout": (("b", C, H, W), lambda x, key: ops.cutout(x, key, 4)),
+    "cutout nhwc": (("b", H, W, C), lambda x, key: ops.cutout(x, key, 5, "nhwc")),
+    "cutout everything": (("b", C, H, W), lambda x, key: ops.cutout(x, key, 40)),
     "mixup": (("b", C), lambda x, key: ops.mixup(x, x, key, 0.4)),
 }
 
@@ -227,13 +227,13 @@ BODIES = {
 @cache
 def programs():
     graphs = [_program(name.replace(" ", "_"), "float32", *BODIES[name]) for name in BODIES]
-    graphs.append(_program("normalize_float64", "float64", *BODIES["normalize"]))
+    graphs += [_program(f"{name}_float64", "float64", *BODIES[name]) for name in ("normalize", "crop_flip", "cutout")]
     return build(graphs, Device("cpu"), "augmentation")
 
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("n", [1, 2, 37, 0])
-@pytest.mark.parametrize("name", [*BODIES, "normalize float64"])
+@pytest.mark.parametrize("name", [*BODIES, "normalize float64", "crop_flip float64", "cutout float64"])
 def test_compiled_gives_the_references_pixels(name, n):
     shape, body = BODIES[name.removesuffix(" float64")]
     dtype = "float64" if name.endswith("float64") else "float32"

@@ -1,4 +1,4 @@
-"""Augmentation as values: what is done to a batch before the model sees it. CropFlip and Cutout run on arrays only."""
+"""Augmentation as values: what is done to a batch before the model sees it, drawn by counter hash."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from noeira import ops
 from noeira.ops.random import stream_of
 
 Pair = tuple[ops.Array, ops.Array]
+
+
+STREAM = stream_of("augment")
+"""The draws of a training step's augmentation, next to those of its layers."""
 
 
 class Augmentation:

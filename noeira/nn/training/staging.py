@@ -14,6 +14,7 @@ from noeira.nn.core.module import Module
 from noeira.nn.datasets import ArrayDataset
 from noeira.nn.loss import Loss
 from noeira.nn.optimizer import Optimizer
+from noeira.nn.training.augment import STREAM, Augmentation
 from noeira.ops import control
 from noeira.runtime.staging import Shape, Staged, StagedGraph, staging
 
@@ -62,8 +63,10 @@ def _control(graph: StagedGraph) -> tuple[Staged, Staged, Staged]:
     )
 
 
-def train_step(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> tuple[StagedGraph, Shape]:
-    """Gather a batch, forward, loss, and the whole backward into the gradient arena.
+def train_step(
+    model: Module, loss: Loss, spec: DataSpec, dtype: str, augment: Augmentation | None = None
+) -> tuple[StagedGraph, Shape]:
+    """Gather a batch, augment it, forward, loss, and the whole backward into the gradient arena.
 
     Gradients are sums over rows: the loss's gradient is scaled by its weight, and the optimizer divides by the
     weights accumulated since its last step. So accumulating over batches of any sizes equals one large batch.
@@ -71,7 +74,12 @@ def train_step(model: Module, loss: Loss, spec: DataSpec, dtype: str) -> tuple[S
     Returns:
         The recording, and the shape of a batch's prediction.
     """
-    return _train_step(model, loss, lambda graph, counters: _batch(graph, spec, dtype, counters))
+
+    def source(graph: StagedGraph, counters: Staged) -> tuple[Staged, Staged]:
+        x, y = _batch(graph, spec, dtype, counters)
+        return (x, y) if augment is None else augment(x, y, ops.fold_in(ops.load(counters), STREAM))
+
+    return _train_step(model, loss, source)
 
 
 def windows_step(model: Module, loss: Loss, count: int, length: int) -> tuple[StagedGraph, Shape]:

@@ -16,12 +16,14 @@ from noeira.nn.datasets import ArrayDataset
 from noeira.nn.loss import Loss
 from noeira.nn.optimizer import Optimizer
 from noeira.nn.training import staging as programs
+from noeira.nn.training.augment import STREAM, Augmentation
 from noeira.nn.training.diagnosis import first_non_finite
 from noeira.nn.training.history import EpochRecord, History, log, new_run_dir
 from noeira.nn.training.interrupt import Interrupt, catching_interrupt
 from noeira.nn.training.loop import Evaluation, Loop
 from noeira.nn.training.progress import EpochBar
 from noeira.ops import control
+from noeira.ops.random import fold_in
 from noeira.runtime.devices import Device, resolve, to_numpy
 from noeira.runtime.programs import Program, build
 
@@ -38,6 +40,8 @@ class Trainer:
         model: The model. If it has no values yet, they are drawn with `seed`.
         loss: Compares its output with the targets.
         optimizer: Updates its parameters.
+        augment: Changes every training batch, drawn anew each step from the seed, but nothing that is evaluated;
+            `Augment` joins several.
         device: "auto", "cpu", "cuda", "cuda:1" or "metal".
         seed: Names the weights (unless the model has some), the shuffles and the dropout masks.
         run_dir: Parent of the run folder with metrics.csv and learning_curve.png; None writes no files.
@@ -62,6 +66,7 @@ class Trainer:
         *,
         loss: Loss,
         optimizer: Optimizer,
+        augment: Augmentation | None = None,
         device: str | Device = "auto",
         seed: int = 0,
         run_dir: str | Path | None = "runs",
@@ -78,7 +83,9 @@ class Trainer:
             raise ValueError(f"Trainer: expected log_every >= 1, got {log_every}")
         if not -(2**63) <= int(seed) < 2**63:
             raise ValueError(f"Trainer: expected a seed that fits 64 bits, got {seed}")
-        self.model, self.loss, self.optimizer = model, loss, optimizer
+        if augment is not None and not callable(augment):
+            raise TypeError(f"Trainer: expected an Augmentation as 'augment', got {type(augment).__name__}")
+        self.model, self.loss, self.optimizer, self.augment = model, loss, optimizer, augment
         self.device, self.seed = resolve(device), int(seed)
         self.run_dir, self.log_every = run_dir, log_every
         self.debug, self.fast_dev_run, self.progress = debug, fast_dev_run, progress
@@ -195,7 +202,7 @@ class Trainer:
             programs.DataSpec.of(train),
             programs.DataSpec.of(test if test is not None else train),
         )
-        step, prediction_shape = programs.train_step(self.model, self.loss, train_spec, dtype)
+        step, prediction_shape = programs.train_step(self.model, self.loss, train_spec, dtype, self.augment)
         for data in (train, test):
             if data is not None:
                 self.loss.check_targets(data.targets, prediction_shape, data.name)
@@ -281,6 +288,9 @@ class Trainer:
     def _explain(self, loop: Loop, batch: int, value: float) -> str:
         inputs, targets = loop.host_batch(batch, self.model.arena().dtype)
         step = int(loop.counters()[control.STEP]) - loop.batches_done + batch
+        if self.augment is not None:
+            key = fold_in(np.array([self.seed, step, 0]), STREAM)
+            inputs, targets = self.augment(inputs, targets, key)  # type: ignore[assignment]
         cause = first_non_finite(self.model, self.loss, inputs, targets, self.seed, step)
         text = f"the loss became {value} in epoch {loop.epoch}, batch {batch}"
         if cause is not None:
