@@ -56,11 +56,12 @@ class Prefetch:
         if batch_size < 1 or depth < 1:
             raise ValueError(f"Prefetch: expected batch_size and depth of at least 1, received {batch_size}, {depth}.")
         self._data, self._size = data, batch_size
-        self._order = np.arange(len(data), dtype=np.int32)
+        self.order = np.arange(len(data), dtype=np.int32)
+        """Row numbers, batch after batch."""
         if shuffle:
             counters = np.zeros(control.COUNTERS, np.int64)
             counters[[control.SEED, control.EPOCH]] = (seed, epoch)
-            ops.shuffle(self._order, counters)
+            ops.shuffle(self.order, counters)
         self._ready: queue.Queue[_Batch | BaseException | None] = queue.Queue(depth)
         self._stop = threading.Event()
         self._done = False
@@ -69,7 +70,7 @@ class Prefetch:
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return -(-len(self._order) // self._size)
+        return -(-len(self.order) // self._size)
 
     def __iter__(self) -> Prefetch:
         """Return itself: one pass."""
@@ -114,10 +115,10 @@ class Prefetch:
     def _work(self) -> None:
         end: BaseException | None = None
         try:
-            for start in range(0, len(self._order), self._size):
+            for start in range(0, len(self.order), self._size):
                 if self._stop.is_set():
                     return
-                rows = self._order[start : start + self._size]
+                rows = self.order[start : start + self._size]
                 # np.array copies: a memory map is read here, not where the batch is used.
                 self._ready.put((np.array(self._data.inputs[rows]), np.array(self._data.targets[rows])))
         except BaseException as error:

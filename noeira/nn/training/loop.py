@@ -11,42 +11,10 @@ from noeira.nn.core.binding import bindings
 from noeira.nn.core.module import Module
 from noeira.nn.datasets import ArrayDataset
 from noeira.nn.optimizer import Optimizer
+from noeira.nn.training.batches import Batches
 from noeira.ops import control
 from noeira.runtime.devices import Device, DeviceArray
 from noeira.runtime.programs import BoundProgram, Program
-
-
-class Batches:
-    """A data set on the device, cut into full batches and a shorter last one.
-
-    `order` is one flat permutation; the full batches and the rest are two views of it, so the programs, whose
-    batch dimension is free, see the last batch at its true size.
-    """
-
-    def __init__(self, data: ArrayDataset, batch_size: int, device: Device):
-        self.data, self.size = data, min(batch_size, len(data))
-        self.full, self.rest = divmod(len(data), self.size)
-        self.inputs, self.targets = DeviceArray.of(data.inputs, device), DeviceArray.of(data.targets, device)
-        self.permutation = DeviceArray.zeros((len(data),), np.int32, device)
-        self.permutation.write(np.arange(len(data), dtype=np.int32))
-
-    def __len__(self) -> int:
-        return self.full + (self.rest > 0)
-
-    def bind(self, program: Program, arrays: Mapping[str, DeviceArray]) -> list[BoundProgram]:
-        """The program on the full batches, and on the rest where there is one."""
-        views = [self.permutation.slice(0, (self.full, self.size))]
-        if self.rest:
-            views.append(self.permutation.slice(self.full * self.size, (1, self.rest)))
-        data = {"inputs": self.inputs, "targets": self.targets}
-        known = {**arrays, **data}
-        return [
-            program.bind({name: known[name] if name != "order" else view for name in program.inputs}) for view in views
-        ]
-
-    def rows(self, batch: int) -> np.ndarray:
-        """Row numbers of a batch, read back."""
-        return self.permutation.numpy()[batch * self.size : min((batch + 1) * self.size, len(self.data))]
 
 
 class Evaluation:
@@ -54,7 +22,7 @@ class Evaluation:
 
     def __init__(self, model: Module, program: Program, data: ArrayDataset, batch_size: int, *, short: bool = False):
         device = program.device
-        self._batches = Batches(data, batch_size, device)
+        self._batches = Batches.of(data, batch_size, device)
         self._count = 1 if short else len(self._batches)
         self._counters = DeviceArray.zeros((control.COUNTERS,), np.int64, device)
         self._totals = DeviceArray.zeros((control.EVAL_TOTALS,), np.float64, device)
@@ -64,9 +32,14 @@ class Evaluation:
     def outputs(self) -> Iterator[Any]:
         """The model's output of every batch, on the device, while loss and accuracy are added up."""
         self._totals.write(np.zeros(control.EVAL_TOTALS))
-        self._counters.write(np.zeros(control.COUNTERS, np.int64))
-        for batch in range(self._count):
-            yield self._programs[1 if batch >= self._batches.full else 0].run()[0]
+        counters = np.zeros(control.COUNTERS, np.int64)
+        self._counters.write(counters)
+        self._batches.open(counters, None)
+        try:
+            for batch in range(self._count):
+                yield self._programs[self._batches.bring(batch)].run()[0]
+        finally:
+            self._batches.close()
 
     def run(self) -> tuple[float, float | None]:
         """Mean loss and accuracy over the data set; no accuracy where the loss does not classify."""
@@ -108,7 +81,7 @@ class Loop:
     ):
         device = compiled["train_step"].device
         self.accumulate, self.shuffle = accumulate, shuffle
-        self._train = Batches(data, batch_size, device)
+        self._train = Batches.of(data, batch_size, device)
         self.batch_size = self._train.size
         self.batches = 1 if short else len(self._train)
         self._arena = model.arena()
@@ -132,7 +105,8 @@ class Loop:
         return self._counters.numpy().copy()
 
     def finish(self) -> np.ndarray:
-        """Tell the arena how many steps were applied; returns the counters."""
+        """End the reading, and tell the arena how many steps were applied; returns the counters."""
+        self._train.close()
         counters = self.counters()
         self._arena.applied = int(counters[control.APPLIED])
         return counters
@@ -153,12 +127,11 @@ class Loop:
         counters[control.CURSOR] = 0
         self._counters.write(counters)
         self.batches_done = 0
-        if self.shuffle:
-            self._shuffle.run()
+        self._train.open(counters, self._shuffle if self.shuffle else None)
 
     def train_batch(self, batch: int) -> None:
         """Forward and backward of one batch."""
-        self._steps[1 if batch >= self._train.full else 0].run()
+        self._steps[self._train.bring(batch)].run()
         self.batches_done = batch + 1
 
     def optimizer_step(self) -> None:

@@ -34,7 +34,8 @@ class Trainer:
     """Trains a model: forward, backward, optimizer, shuffling and evaluation run as compiled programs.
 
     The data set is uploaded once; every batch is gathered on the device by a permutation made on the device; the
-    host reads the losses every `log_every` steps and at the end of an epoch.
+    host reads the losses every `log_every` steps and at the end of an epoch. Inputs that are a memory map
+    (`np.load(file, mmap_mode="r")`) stay on disk: a thread reads their batches ahead, in the same order.
 
     Args:
         model: The model. If it has no values yet, they are drawn with `seed`.
@@ -302,7 +303,7 @@ def _dataset(data: Data, name: str) -> ArrayDataset:
     if isinstance(data, ArrayDataset):
         dataset = data
     elif isinstance(data, tuple) and len(data) == 2:
-        dataset = ArrayDataset(np.asarray(data[0]), np.asarray(data[1]), name=name)
+        dataset = ArrayDataset(np.asanyarray(data[0]), np.asanyarray(data[1]), name=name)  # keeps memory maps
     else:
         raise ShapeError(
             f"Trainer: expected an ArrayDataset or (inputs, targets) as '{name}', got {type(data).__name__}"
