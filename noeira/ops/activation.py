@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "silu", "mish", "gelu", "gelu_tanh")
 """Names in the order of the kernels' codes (`mojo_kernels/activation.mojo`)."""
@@ -105,10 +105,13 @@ def activation_grad(grad: Array, saved: Array, name: str) -> Array:
     return grad
 
 
+@activation_grad.checked
+def _(grad: Array, saved: Array, name: str) -> None:
+    expect_grad(grad, saved.shape)
+
+
 @activation_grad.staged
 def _(grad: Array, saved: Array, name: str) -> Array:
-    if tuple(grad.shape) != tuple(saved.shape):
-        raise ShapeError(f"expected an output gradient of shape {list(saved.shape)}, got {list(grad.shape)}")
     if name == "identity":
         return grad
     flops = known_size(grad.shape)

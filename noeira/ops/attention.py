@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 from noeira.ops.dropout import dropout, threshold
 from noeira.runtime.staging import Dim, Spec, Staged
 
@@ -325,6 +325,11 @@ def _(
     return emit("noeira.attention", operands, [out, stats], flops=_flops(q, k.shape[-2], width, 2, options))
 
 
+@attention_grad.checked
+def _(q: Array, k: Array, v: Array, out: Array, stats: Array, grad: Array, *rest: Any) -> None:
+    expect_grad(grad, out.shape)
+
+
 @attention_grad.staged
 def _(
     q: Array,
@@ -353,6 +358,11 @@ def _(qkv: Array, mask: Array | None, key_mask: Array | None, key: Array | None,
     stats = spec((q.shape[0], options.heads, q.shape[1], 2), qkv)
     flops = _flops(qkv, q.shape[1], width, 2, options)
     return emit("noeira.attention_packed", operands, [q, stats], flops=flops)
+
+
+@packed_attention_grad.checked
+def _(qkv: Array, out: Array, stats: Array, grad: Array, *rest: Any) -> None:
+    expect_grad(grad, out.shape)
 
 
 @packed_attention_grad.staged

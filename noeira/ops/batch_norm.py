@@ -12,7 +12,7 @@ import numpy as np
 
 from noeira.ops.activation import SAVES_OUTPUT, activation_grad, code
 from noeira.ops.activation import activation as activate
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 from noeira.ops.memory import accumulate
 from noeira.ops.norm import STATS, or_nothing, pack_stats
 from noeira.ops.reduce import sum_channels
@@ -151,6 +151,7 @@ def batch_norm_grad(
     were the batch's (`training`), else dx = w rstd dz; dw += sum of dz n, db += sum of dz. A target that is None is not
     computed.
     """
+    expect_grad(grad, x.shape)
     if weight_grad is not None and bias_grad is not None:
         return _batch_norm_grad(weight_grad, bias_grad, grad, x, stats, weight, bias, training, activation)
     if activation != "identity" and (weight_grad is not None or bias_grad is not None):

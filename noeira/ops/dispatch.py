@@ -28,14 +28,22 @@ class Op(Generic[P, R]):
         functools.update_wrapper(self, reference)
         self.reference = reference
         self._rule: Callable[..., Any] | None = None
+        self._check: Callable[..., None] | None = None
 
     def staged(self, rule: Callable[P, Any]) -> Op[P, R]:
         """Decorator: `rule` emits the op into the graph being staged."""
         self._rule = rule
         return self
 
+    def checked(self, check: Callable[P, None]) -> Op[P, R]:
+        """Decorator: `check` refuses what neither body can take, before either runs."""
+        self._check = check
+        return self
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run on arrays, or record on staged values."""
+        if self._check is not None:
+            self._check(*args, **kwargs)
         if not any(isinstance(value, Staged) for value in _flat((*args, *kwargs.values()))):
             return self.reference(*args, **kwargs)
         if self._rule is None:
@@ -97,6 +105,16 @@ def size(shape: Shape) -> Dim:
 def known_size(shape: Shape) -> int:
     """Number of elements, counting free dimensions as 1 (for estimates such as FLOPs a sample)."""
     return int(np.prod([dim if isinstance(dim, int) else 1 for dim in shape], initial=1, dtype=np.int64))
+
+
+def expect_grad(grad: Array, shape: Shape) -> None:
+    """Refuse an output gradient that is not of the output's shape; nothing is broadcast.
+
+    Raises:
+        ShapeError: It is not.
+    """
+    if tuple(np.shape(grad) if not isinstance(grad, Staged) else grad.shape) != tuple(shape):
+        raise ShapeError(f"expected an output gradient of shape {list(shape)}, got {list(grad.shape)}")
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 
 
 def _check(ids: Array, rows: int | str) -> None:
@@ -52,6 +52,11 @@ def embedding_grad(table_grad: Array, ids: Array, grad: Array, padding_idx: int 
         kept = flat != padding_idx
         flat, rows = flat[kept], rows[kept]
     np.add.at(table_grad, flat, rows)
+
+
+@embedding_grad.checked
+def _(table_grad: Array, ids: Array, grad: Array, padding_idx: int | None = None) -> None:
+    expect_grad(grad, (*ids.shape, table_grad.shape[1]))
 
 
 @embedding_grad.staged

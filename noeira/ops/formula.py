@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from noeira.ops.activation import activation, activation_grad
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 
 FORMULAS = ("leaky_relu", "elu", "softplus", "symlog", "symexp", "clamp", "exp")
 """Names in the order of the kernels' codes (`mojo_kernels/elementwise.mojo`)."""
@@ -77,6 +77,11 @@ def _(x: Array, name: str, a: float = 0.0, b: float = 0.0) -> Array:
     return emit("noeira.elementwise", [x, _options(name, a, b)], [x.spec], flops=known_size(x.shape))[0]
 
 
+@formula_grad.checked
+def _(grad: Array, x: Array, name: str, a: float = 0.0, b: float = 0.0) -> None:
+    expect_grad(grad, x.shape)
+
+
 @formula_grad.staged
 def _(grad: Array, x: Array, name: str, a: float = 0.0, b: float = 0.0) -> Array:
     operands = [grad, x, _options(name, a, b)]
@@ -102,6 +107,11 @@ def swiglu_grad(grad: Array, x: Array) -> Array:
 @swiglu.staged
 def _(x: Array) -> Array:
     return emit("noeira.swiglu", [x], [spec((*x.shape[:-1], _half(x)), x)], flops=2 * known_size(x.shape))[0]
+
+
+@swiglu_grad.checked
+def _(grad: Array, x: Array) -> None:
+    expect_grad(grad, (*x.shape[:-1], _half(x)))
 
 
 @swiglu_grad.staged

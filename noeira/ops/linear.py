@@ -8,7 +8,7 @@ import numpy as np
 
 from noeira.ops.activation import activation as activate
 from noeira.ops.activation import activation_grad, code
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 from noeira.ops.memory import accumulate
 from noeira.runtime.staging import Shape
 
@@ -74,9 +74,13 @@ def linear_input_grad(grad: Array, weight: Array) -> Array:
     return grad @ weight.T
 
 
+@linear_input_grad.checked
+def _(grad: Array, weight: Array) -> None:
+    expect_grad(grad, (*grad.shape[:-1], weight.shape[1]))
+
+
 @linear_input_grad.staged
 def _(grad: Array, weight: Array) -> Array:
-    _require("an output gradient", grad.shape, (*grad.shape[:-1], weight.shape[1]))
     out = spec((*grad.shape[:-1], weight.shape[0]), grad)
     return emit(
         "noeira.linear_input_grad",
@@ -99,9 +103,13 @@ def linear_input_grad_act(grad: Array, weight: Array, saved: Array, activation: 
     return activation_grad.reference(grad @ weight.T, saved, activation)
 
 
+@linear_input_grad_act.checked
+def _(grad: Array, weight: Array, saved: Array, activation: str) -> None:
+    expect_grad(grad, (*saved.shape[:-1], weight.shape[1]))
+
+
 @linear_input_grad_act.staged
 def _(grad: Array, weight: Array, saved: Array, activation: str) -> Array:
-    _require("an output gradient", grad.shape, (*saved.shape[:-1], weight.shape[1]))
     return emit(
         "noeira.linear_input_grad_act",
         [grad, weight, saved],
@@ -117,7 +125,7 @@ def linear_param_grad(weight_grad: Array | None, bias_grad: Array | None, x: Arr
     A target that is None (a frozen parameter, a missing bias) is not computed.
     """
     features = (weight_grad if weight_grad is not None else bias_grad if bias_grad is not None else grad).shape[-1]
-    _require("an output gradient", grad.shape, (*x.shape[:-1], features))
+    expect_grad(grad, (*x.shape[:-1], features))
     if weight_grad is not None and bias_grad is not None:
         _weight_bias_grad(weight_grad, bias_grad, x, grad)
     elif weight_grad is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from noeira.ops.activation import activation as activate
 from noeira.ops.activation import code
-from noeira.ops.dispatch import Array, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, emit, expect_grad, known_size, op, spec
 from noeira.ops.linear import sum_rows
 from noeira.ops.memory import accumulate
 
@@ -127,6 +127,7 @@ def row_norm_grad(
     With n = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - n mean(g n)), the middle term only with `center`;
     dw += sum of dy n, db += sum of dy. A target that is None is not computed.
     """
+    expect_grad(grad, x.shape)
     if weight_grad is not None and bias_grad is not None:
         return _row_norm_grad(weight_grad, bias_grad, grad, x, stats, weight, center, groups)
     if bias_grad is not None:
@@ -246,6 +247,11 @@ def min_max_norm_grad(grad: Array, x: Array, eps: float) -> Array:
         moved = np.take_along_axis(dx, where, -1) + (value * scale).astype(x.dtype)
         np.put_along_axis(dx, where, moved, -1)
     return np.where(narrow, x.dtype.type(0), dx)
+
+
+@min_max_norm_grad.checked
+def _(grad: Array, x: Array, eps: float) -> None:
+    expect_grad(grad, x.shape)
 
 
 @min_max_norm_grad.staged

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, broadcast, emit, op, spec
+from noeira.ops.dispatch import Array, ShapeError, broadcast, emit, expect_grad, op, spec
 from noeira.ops.elementwise import cast, equal, greater, greater_equal, where
 from noeira.ops.reduce import sum_axis
 from noeira.ops.shape import reshape
@@ -199,6 +199,11 @@ def pick_grad(grad: Array, ids: Array, count: int) -> Array:
     return np.where(_chosen(ids, count)[..., None], grad[..., None, :], grad.dtype.type(0))
 
 
+@pick_grad.checked
+def _(grad: Array, ids: Array, count: int) -> None:
+    expect_grad(grad, (*ids.shape, *grad.shape[-1:]))
+
+
 @pick_grad.staged
 def _(grad: Array, ids: Array, count: int) -> Array:
     chosen = reshape(_chosen(ids, count), (*ids.shape, count, 1))
@@ -234,6 +239,11 @@ def pick_columns_grad(grad: Array, ids: Array, count: int) -> Array:
     """Input gradient of `pick_columns`: dx[..., n] = sum of dy[..., k] over the k with ids[..., k] = n."""
     rows = np.where(_chosen(ids, count), grad[..., None], grad.dtype.type(0))
     return sum_axis.reference(rows, -2)
+
+
+@pick_columns_grad.checked
+def _(grad: Array, ids: Array, count: int) -> None:
+    expect_grad(grad, ids.shape)
 
 
 @pick_columns_grad.staged

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from noeira.ops.conv import spatial
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 from noeira.runtime.staging import Spec
 
 Pair = tuple[int, int]
@@ -91,6 +91,11 @@ def max_pool2d_grad(grad: Array, index: Array, sizes: Pair) -> Array:
     flat = index.reshape(n * c, int(np.prod(index.shape[2:])))
     np.add.at(dx, (np.arange(n * c)[:, None], flat), grad.reshape(flat.shape))
     return dx.reshape(n, c, *sizes)
+
+
+@max_pool2d_grad.checked
+def _(grad: Array, index: Array, sizes: Pair) -> None:
+    expect_grad(grad, index.shape)
 
 
 @max_pool2d_grad.staged
@@ -177,6 +182,11 @@ def avg_pool2d_grad(grad: Array, means: Means, sizes: Pair) -> Array:
     """Gradient of `avg_pool2d`: dx = R^T dy C, for maps of the spatial sizes given."""
     rows, cols = means.matrices(sizes, grad.dtype)
     return _along(rows.T, _along(cols.T, grad, 3), 2)
+
+
+@avg_pool2d_grad.checked
+def _(grad: Array, means: Means, sizes: Pair) -> None:
+    expect_grad(grad, (*grad.shape[:2], len(means.rows), len(means.cols)))
 
 
 @avg_pool2d_grad.staged

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from noeira.ops.activation import activation
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -98,6 +98,11 @@ def gru_grad(grad: Array, kept: Array, before: Array, weight: Array) -> Any:
     return dgx, dgh, carry
 
 
+@gru_grad.checked
+def _(grad: Array, kept: Array, before: Array, weight: Array) -> None:
+    expect_grad(grad, before.shape)
+
+
 @gru_grad.staged
 def _(grad: Array, kept: Array, before: Array, weight: Array) -> Any:
     hidden = weight.shape[0]
@@ -175,6 +180,15 @@ def lstm_grad(grad: Array | None, last_grad: Array | None, kept: Array, state: A
         dc = dc * f
         carry = result[:, t] @ weight.T
     return result, np.concatenate([carry, dc], axis=-1)
+
+
+@lstm_grad.checked
+def _(grad: Array | None, last_grad: Array | None, kept: Array, state: Array | None, weight: Array) -> None:
+    batch, steps, hidden = kept.shape[0], kept.shape[1], weight.shape[0]
+    if grad is not None:
+        expect_grad(grad, (batch, steps, hidden))
+    if last_grad is not None:
+        expect_grad(last_grad, (batch, 2 * hidden))
 
 
 @lstm_grad.staged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, ShapeError, emit, known_size, op, size, spec
+from noeira.ops.dispatch import Array, ShapeError, broadcast, emit, known_size, op, size, spec
 from noeira.ops.pool import Windows, max_pool2d, max_pool2d_grad
 from noeira.ops.shape import reshape
 from noeira.runtime.staging import Shape
@@ -47,9 +47,15 @@ def sum_channels(x: Array) -> Array:
 
 
 def sum_to(x: Array, shape: tuple[int | str, ...]) -> Array:
-    """Undo a broadcast from `shape`: sum over the axes it stretched or added. The vjp of broadcasting."""
+    """Undo a broadcast from `shape`: sum over the axes it stretched or added. The vjp of broadcasting.
+
+    Raises:
+        ShapeError: `shape` does not broadcast to x's.
+    """
     if tuple(x.shape) == tuple(shape):
         return x
+    if broadcast(tuple(shape), tuple(x.shape)) != tuple(x.shape):
+        raise ShapeError(f"expected a shape that {list(shape)} broadcasts to, got {list(x.shape)}")
     added = x.ndim - len(shape)
     stretched = [added + i for i, dim in enumerate(shape) if dim == 1 and x.shape[added + i] != 1]
     return reshape(sum_axes(x, (*range(added), *stretched), keepdims=True), tuple(shape))

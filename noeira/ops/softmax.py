@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from noeira.ops.dispatch import Array, emit, known_size, op, spec
+from noeira.ops.dispatch import Array, emit, expect_grad, known_size, op, spec
 
 _SOFTMAX, _LOG_SOFTMAX = np.array([0], np.int32), np.array([1], np.int32)
 
@@ -63,9 +63,19 @@ def _(x: Array) -> Array:
     return emit("noeira.softmax", [x, _LOG_SOFTMAX], [x.spec], flops=5 * known_size(x.shape))[0]
 
 
+@softmax_grad.checked
+def _(grad: Array, y: Array) -> None:
+    expect_grad(grad, y.shape)
+
+
 @softmax_grad.staged
 def _(grad: Array, y: Array) -> Array:
     return emit("noeira.softmax_grad", [grad, y, _SOFTMAX], [y.spec], flops=4 * known_size(y.shape))[0]
+
+
+@log_softmax_grad.checked
+def _(grad: Array, y: Array) -> None:
+    expect_grad(grad, y.shape)
 
 
 @log_softmax_grad.staged
@@ -92,6 +102,11 @@ def log_sum_exp_grad(grad: Array, x: Array, lse: Array) -> Array:
     empty = np.isneginf(lse)[..., None]
     share = np.exp(x - np.where(empty, 0, np.asarray(lse)[..., None]))
     return np.where(empty, 0, np.asarray(grad)[..., None] * share).astype(x.dtype)
+
+
+@log_sum_exp_grad.checked
+def _(grad: Array, x: Array, lse: Array) -> None:
+    expect_grad(grad, lse.shape)
 
 
 @log_sum_exp_grad.staged

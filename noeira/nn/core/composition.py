@@ -112,6 +112,8 @@ class Recorder:
             raise TypeError(f"{module.describe()} was given a value of a forward that has ended: {RULE}")
         if any(True for _ in values_in(options.values())):
             raise TypeError(f"{module.describe()} was given a value as a keyword; pass it by position: {RULE}")
+        while inputs and inputs[-1] is None:  # an optional input that is not there has no gradient either
+            inputs = inputs[:-1]
         arrays = _map(self._array, inputs)
         with _recording(None), context.called(name):
             output, kept = module.forward(*arrays, **options)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Module:
     - `forward(*inputs) -> (output, saved)`: `saved` holds what `vjp` needs and nothing else; it is a value, not
       hidden state, so a module may be applied twice.
     - `vjp(saved, grad_output) -> grad_input`: adds into its parameters' gradients, returns the input's.
+    - `integers`, where some inputs are ids or masks: their positions.
 
     A forward that only calls other modules may be marked `@composed`: it returns the output alone, and the vjp is the
     composition of theirs.
@@ -42,6 +44,8 @@ class Module:
     training: bool = True
     tokenwise: bool = False
     """Whether a token's output depends on that token alone, as in most layers without attention or recurrence."""
+    integers: ClassVar[tuple[int, ...]] = ()
+    """Positions of the inputs that are ids or masks; all others are floating-point numbers of one dtype."""
     _arena: Arena | None = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -89,14 +93,6 @@ class Module:
 
     def check_inputs(self, *inputs: Array) -> None:
         """Raise `ShapeError` where the inputs are not what `forward` takes; the error is located by the caller."""
-        if inputs and not _is_array(inputs[0]):
-            raise ShapeError(f"expected an array, got {type(inputs[0]).__name__}")
-        own = next((value for value in vars(self).values() if isinstance(value, Param) and value.memory), None)
-        if own is not None:
-            expected_dtype = own.memory["val"].dtype
-            for x in inputs:
-                if _is_array(x) and x.dtype not in (expected_dtype, np.bool_):
-                    raise ShapeError(f"expected an input of dtype {expected_dtype}, got {x.dtype}")
         expected = self.expects()
         if expected is None or not inputs:
             return
@@ -310,8 +306,53 @@ def _composed_vjp(self: Module, saved: Any, grad_output: Any) -> Any:
     return composition.pull(saved, grad_output)
 
 
+def _given(self: Module, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The inputs of a forward by position, without optional ones that are None, and its other options.
+
+    Raises:
+        ShapeError: Too few inputs, or too many.
+    """
+    try:
+        bound = signature.bind(self, *args, **kwargs)
+    except TypeError:
+        inputs = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY]
+        least = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in inputs)
+        if least <= len(args) <= len(inputs) or kwargs:
+            raise
+        wanted = f"{least}" if least == len(inputs) else f"{least} to {len(inputs)}"
+        names = ", ".join(p.name for p in inputs)
+        raise ShapeError(f"expected {wanted} input{'s' * (len(inputs) > 1)} ({names}), got {len(args)}") from None
+    inputs = bound.args[1:]
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    return inputs, bound.kwargs
+
+
+def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
+    """Refuse what is no array, and dtypes that a layer would compute nonsense with.
+
+    A module that only hands its inputs on leaves it to the layers inside, which are named in the error.
+    """
+    own = next((value for value in vars(self).values() if isinstance(value, Param) and value.memory), None)
+    if own is None and any(True for _ in self.named_children()):
+        return
+    expected = None if own is None else own.memory["val"].dtype
+    for position, x in enumerate(inputs):
+        if not _is_array(x):
+            raise ShapeError(f"expected an array, got {type(x).__name__}")
+        if position in self.integers:
+            continue
+        if not np.issubdtype(x.dtype, np.floating):
+            raise ShapeError(f"expected a floating-point input, got {x.dtype} {list(x.shape)}")
+        if expected is not None and x.dtype != expected:
+            raise ShapeError(f"expected an input of dtype {expected}, got {x.dtype}")
+        expected = x.dtype
+
+
 def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap forward or vjp: keep the stack of running modules, check inputs, and say where an error arose."""
+
+    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def run(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -333,8 +374,10 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             if outermost and eager:
                 running.draws.clear()
                 running.rng[control.STEP] += self.training
-            self.check_inputs(*args)
-            result = method(self, *args, **kwargs)
+            inputs, options = _given(self, signature, args, kwargs)
+            _check_arrays(self, inputs)
+            self.check_inputs(*inputs)
+            result = method(self, *inputs, **options)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise TypeError(f"expected forward to return (output, saved), got {type(result).__name__}")
             output, saved = result

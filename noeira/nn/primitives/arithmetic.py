@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from noeira.nn.core.composition import RULE, Value
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, broadcast, expect_grad
 from noeira.ops.reduce import sum_to
 from noeira.runtime.staging import Shape
 
@@ -66,6 +67,7 @@ class Add(Module):
 
     def vjp(self, saved: tuple[Shape, ...], grad_output: Array) -> tuple[Array, ...]:
         """Dy -> (dx1, dx2, ...)."""
+        expect_grad(grad_output, functools.reduce(broadcast, saved))
         return tuple(sum_to(grad_output, shape) for shape in saved)
 
 
@@ -96,6 +98,7 @@ class Subtract(_OfTwo):
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array]:
         """Dy -> (da, db)."""
         a, b = saved
+        expect_grad(grad_output, broadcast(a, b))
         return sum_to(grad_output, a), -sum_to(grad_output, b)
 
 
@@ -126,6 +129,7 @@ class Multiply(_OfTwo):
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array]:
         """Dy -> (da, db)."""
         a, b = saved
+        expect_grad(grad_output, broadcast(tuple(a.shape), tuple(b.shape)))
         return sum_to(grad_output * b, a.shape), sum_to(grad_output * a, b.shape)
 
 
@@ -157,6 +161,7 @@ class Divide(_OfTwo):
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array]:
         """Dy -> (da, db)."""
         a, b, y = saved
+        expect_grad(grad_output, tuple(y.shape))
         da = grad_output / b
         return sum_to(da, a), -sum_to(da * y, b.shape)
 

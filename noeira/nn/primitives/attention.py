@@ -303,6 +303,8 @@ class CrossAttention(_Heads):
     Source: Vaswani et al. 2017. PyTorch: `torch.nn.functional.scaled_dot_product_attention`.
     """
 
+    integers = (3,)
+
     def check_inputs(self, *inputs: Array) -> None:
         """Refuse shapes that do not belong together."""
         super().check_inputs(*inputs)

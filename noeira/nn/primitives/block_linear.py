@@ -6,7 +6,7 @@ from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.norm import positive
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.layout import transpose_samples
 from noeira.ops.linear import linear, linear_input_grad, sum_rows
 from noeira.ops.pieces import concat, slice_axis, split
@@ -91,6 +91,7 @@ class BlockLinear(Module):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy [..., out] -> dx [..., in]; adds dW and db."""
+        expect_grad(grad_output, (*saved.shape[:-1], self.out_features))
         grads = self._blocks(grad_output)
         if self.weight.trainable:
             x = flatten_leading(saved)

@@ -9,7 +9,7 @@ from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.ops.conv import Geometry, Sizes, add_channel_sums, conv, conv_input_grad, conv_param_grad
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 
 
 def sizes_of(layer: str, name: str, value: object, axes: int, least: int = 1) -> Sizes:
@@ -153,10 +153,12 @@ class _PlainConv(_Conv):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy -> dx; adds dW and db."""
-        geometry = self._geometry()
+        geometry, sizes = self._geometry(), tuple(saved.shape[2:])
+        outputs = sizes if self._same else geometry.outputs(sizes, self.kernel_size)
+        expect_grad(grad_output, (saved.shape[0], self.out_channels, *outputs))
         bias_grad = self.bias.grd if self.bias else None
         conv_param_grad(self.weight.grd, bias_grad, saved, grad_output, geometry)
-        return conv_input_grad(grad_output, self.weight.val, None, geometry, tuple(saved.shape[2:]))
+        return conv_input_grad(grad_output, self.weight.val, None, geometry, sizes)
 
 
 class Conv2D(_PlainConv):
@@ -317,8 +319,9 @@ class Conv2DTranspose(_Conv):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy -> dx; adds dW and db."""
+        sizes = tuple(saved.shape[2:])
+        expect_grad(grad_output, (saved.shape[0], self.out_channels, *self._outputs(sizes)))
         conv_param_grad(self.weight.grd, None, grad_output, saved, self._geometry)
         if self.bias and self.bias.trainable:
             add_channel_sums(self.bias.grd, grad_output)
-        sizes = tuple(saved.shape[2:])
         return conv(grad_output, self.weight.val, geometry=self._geometry, sizes=sizes)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, broadcast, expect_grad
 from noeira.ops.formula import formula, formula_grad
 from noeira.ops.reduce import sum_to
 from noeira.ops.tokens import zeros_like
@@ -417,6 +417,7 @@ class Elementwise(_Same):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy -> dy f'."""
+        expect_grad(grad_output, tuple(saved.shape))
         return grad_output * self.derivative(saved)
 
 
@@ -467,5 +468,6 @@ class BinaryElementwise(Module):
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array]:
         """Dy -> (da, db)."""
         a, b = saved
+        expect_grad(grad_output, broadcast(tuple(a.shape), tuple(b.shape)))
         da, db = self.derivatives(a, b)
         return sum_to(grad_output * da, a.shape), sum_to(grad_output * db, b.shape)

@@ -79,6 +79,8 @@ class Embedding(Module):
             rule = _ZeroRow(rule, self.padding_idx, embedding_dim)
         self.weight = Param((num_embeddings, embedding_dim), init=rule)
 
+    integers = (0,)
+
     def check_inputs(self, *inputs: Array) -> None:
         """Refuse what is not integers."""
         if not np.issubdtype(inputs[0].dtype, np.integer):

@@ -11,7 +11,7 @@ from noeira.nn.core.initializer import Constant, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.ops.activation import SAVES_OUTPUT, activation_grad, code
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import sqrt
 from noeira.ops.norm import min_max_norm, min_max_norm_grad, row_norm, row_norm_grad
 from noeira.ops.reduce import sum_axis, sum_channels
@@ -361,6 +361,7 @@ class ConvRMSNorm(Module):
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy -> dx; adds dw."""
         x = saved
+        expect_grad(grad_output, tuple(x.shape))
         r, w = self._parts(x)
         n, g = x * r, grad_output * w
         self.weight.accumulate(sum_channels(grad_output * n))

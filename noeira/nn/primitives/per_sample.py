@@ -100,6 +100,8 @@ class L1MaskedPerSample(_PerSample):
     Source: Zhao et al. 2023 (ACT).
     """
 
+    integers = (2,)
+
     def __init__(self, over: str = "all"):
         if over not in ("all", "valid"):
             raise ValueError(f"L1MaskedPerSample: expected over 'all' or 'valid', got {over!r}")

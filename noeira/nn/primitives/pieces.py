@@ -133,6 +133,8 @@ class GatherCols(Module):
     Source: PyTorch: `torch.gather`; Mnih et al. 2015 (the values of the actions taken).
     """
 
+    integers = (1,)
+
     def check_inputs(self, *inputs: Array) -> None:
         """One id row for each row of x."""
         x, ids = inputs
@@ -173,6 +175,8 @@ class GatherActionSlice(Module):
 
     Source: Bellemare et al. 2017 (C51).
     """
+
+    integers = (1,)
 
     def check_inputs(self, *inputs: Array) -> None:
         """One id for each sample of x."""

@@ -12,7 +12,7 @@ from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.norm import positive
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.formula import swiglu, swiglu_grad
 from noeira.ops.reduce import sum_axis, sum_to
 
@@ -148,6 +148,11 @@ class _Conditioned(Module):
         return str(self.features)
 
 
+def _expect_unchanged(x: Array, y: Array) -> None:
+    if tuple(y.shape) != tuple(x.shape):
+        raise ShapeError(f"expected inputs that broadcast to the shape {list(x.shape)} of the first, got {list(y.shape)}")
+
+
 class Gate(_Conditioned):
     """Add a gated branch.
 
@@ -175,7 +180,9 @@ class Gate(_Conditioned):
 
     def forward(self, x: Array, gate: Array, branch: Array) -> tuple[Array, Any]:
         """(x, gate, branch) -> y; saves gate and branch."""
-        return x + gate * branch, (gate, branch)
+        y = x + gate * branch
+        _expect_unchanged(x, y)
+        return y, (gate, branch)
 
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array, Array]:
         """Dy -> (dx, d gate, d branch)."""
@@ -210,11 +217,14 @@ class Modulate(_Conditioned):
 
     def forward(self, x: Array, scale: Array, shift: Array) -> tuple[Array, Any]:
         """(x, scale, shift) -> y; saves x, scale and the shape of shift."""
-        return x * (scale + 1.0) + shift, (x, scale, shift.shape)
+        y = x * (scale + 1.0) + shift
+        _expect_unchanged(x, y)
+        return y, (x, scale, shift.shape)
 
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array, Array]:
         """Dy -> (dx, d scale, d shift)."""
         x, scale, shape = saved
+        expect_grad(grad_output, tuple(x.shape))
         return grad_output * (scale + 1.0), sum_to(grad_output * x, scale.shape), sum_to(grad_output, shape)
 
 
