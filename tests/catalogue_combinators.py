@@ -43,9 +43,9 @@ def _arithmetic(cls: type, function: Callable[[Any, Any], Any]) -> Row:
     name = cls.__name__
     return Row(name, cls, cls, lambda _: lambda params, a, b: function(a, b), ("chain",), PAIRS,
         (Mistake("three inputs", lambda: cls()(_zeros(1, 1), _zeros(1, 1), _zeros(1, 1)),
-                 rf"module {name}\(\): expected 2 inputs, got 3"),
+                 rf"module {name}\(\): expected 2 inputs \(a, b\), got 3"),
          Mistake("shapes that do not broadcast", lambda: cls()(_zeros(2, 3), _zeros(2, 4)),
-                 "could not be broadcast", ValueError)))  # fmt: skip
+                 rf"module {name}\(\): shapes \[2, 3\] and \[2, 4\] do not broadcast")))  # fmt: skip
 
 
 # ---- graphs ----------------------------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ ROWS: tuple[Row, ...] = (
         (Mistake("rows", lambda: nn.Concat()(_zeros(2, 5), _zeros(3, 5)),
                  r"expected arrays that differ on axis 1 only, got \[2, 5\] and \[3, 5\]"),
          Mistake("dtypes", lambda: nn.Concat().forward(_zeros(2, 5), _zeros(2, 5, dtype=np.float64)),
-                 r"expected arrays of one dtype to join, got float32 and float64"),
+                 r"module Concat\(\): expected an input of dtype float32, got float64"),
          Mistake("none", lambda: nn.Concat()(), r"expected at least one input to join, got none"))),
     Row("GatherCols", nn.GatherCols, nn.GatherCols, lambda _: lambda params, x, ids: x.gather(-1, ids.long()),
         (), GATHER,

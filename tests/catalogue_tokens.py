@@ -132,7 +132,7 @@ MEMORY = (
 )
 EMPTY = Sample("empty batch", (6, 2), ((0, 3, 6), (0, 5, 6)))
 MEMORY_MISTAKES = (
-    ("no memory", lambda cls: cls(6, 2)(_zeros(2, 3, 6)), r"expected x, a memory and optionally its mask, got 1 inputs"),
+    ("no memory", lambda cls: cls(6, 2)(_zeros(2, 3, 6)), r"expected 2 to 3 inputs \(x, memory, memory_mask\), got 1"),
     ("memory width", lambda cls: cls(6, 2)(_zeros(2, 3, 6), _zeros(2, 5, 4)),
      r"expected a memory of shape \[2, M, 6\], got \[2, 5, 4\]"),
     ("another batch", lambda cls: cls(6, 2)(_zeros(2, 3, 6), _zeros(3, 5, 6)),
@@ -401,7 +401,7 @@ ROWS: tuple[Row, ...] = (
     Row("ConditionalTransformerBlock", nn.ConditionalTransformerBlock,
         lambda *a: nn.ConditionalTransformerBlock(*a, ff_mult=2), _conditional_twin, ("chain",), CONDITIONED,
         (Mistake("no condition", lambda: nn.ConditionalTransformerBlock(6, 2)(_zeros(2, 3, 6)),
-                 r"expected x and a condition, got 1 inputs"),
+                 r"expected 2 inputs \(x, condition\), got 1"),
          Mistake("condition", lambda: nn.ConditionalTransformerBlock(6, 2)(_zeros(2, 3, 6), _zeros(2, 2, 6)),
                  r"expected a condition of shape \[2, 6\], \[2, 1, 6\] or \[2, 3, 6\], got \[2, 2, 6\]"),
          Mistake("rank", lambda: nn.ConditionalTransformerBlock(6, 2)(_zeros(2, 6), _zeros(2, 6)),

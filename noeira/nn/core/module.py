@@ -312,20 +312,20 @@ def _given(self: Module, signature: inspect.Signature, args: tuple[Any, ...], kw
     Raises:
         ShapeError: Too few inputs, or too many.
     """
+    inputs = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY]
+    least = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in inputs)
     try:
         bound = signature.bind(self, *args, **kwargs)
     except TypeError:
-        inputs = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY]
-        least = sum(p.default is p.empty and p.kind is not p.VAR_POSITIONAL for p in inputs)
         if least <= len(args) <= len(inputs) or kwargs:
             raise
         wanted = f"{least}" if least == len(inputs) else f"{least} to {len(inputs)}"
         names = ", ".join(p.name for p in inputs)
         raise ShapeError(f"expected {wanted} input{'s' * (len(inputs) > 1)} ({names}), got {len(args)}") from None
-    inputs = bound.args[1:]
-    while inputs and inputs[-1] is None:
-        inputs = inputs[:-1]
-    return inputs, bound.kwargs
+    given = bound.args[1:]
+    while len(given) > least and given[-1] is None:
+        given = given[:-1]
+    return given, bound.kwargs
 
 
 def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
@@ -334,14 +334,15 @@ def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
     A module that only hands its inputs on leaves it to the layers inside, which are named in the error.
     """
     own = next((value for value in vars(self).values() if isinstance(value, Param) and value.memory), None)
-    if own is None and any(True for _ in self.named_children()):
-        return
+    only_hands_on = own is None and any(True for _ in self.named_children())
     expected = None if own is None else own.memory["val"].dtype
     for position, x in enumerate(inputs):
         if not _is_array(x):
             raise ShapeError(f"expected an array, got {type(x).__name__}")
-        if position in self.integers:
+        if only_hands_on or position in self.integers:
             continue
+        if x.ndim == 0 and not self.tokenwise:
+            raise ShapeError("expected an input with a batch axis, got a number, []")
         if not np.issubdtype(x.dtype, np.floating):
             raise ShapeError(f"expected a floating-point input, got {x.dtype} {list(x.shape)}")
         if expected is not None and x.dtype != expected:

@@ -80,8 +80,6 @@ class ConditionalTransformerBlock(Module):
     def check_inputs(self, *inputs: Array) -> None:
         """Refuse a missing condition, and one that fits neither the sample nor its tokens."""
         super().check_inputs(*inputs)
-        if len(inputs) != 2:
-            raise ShapeError(f"expected x and a condition, got {len(inputs)} inputs")
         x, c = (tuple(array.shape) for array in inputs)
         if len(x) != 3:
             raise ShapeError(f"expected x of shape [B, S, {self.norm_1.normalized_shape}], got {list(x)}")

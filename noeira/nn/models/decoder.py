@@ -208,8 +208,6 @@ def check_memory(width: int, *inputs: Array) -> None:
     Raises:
         ShapeError: They are something else.
     """
-    if len(inputs) not in (2, 3):
-        raise ShapeError(f"expected x, a memory and optionally its mask, got {len(inputs)} inputs")
     x, memory = (tuple(array.shape) for array in inputs[:2])
     if len(x) != 3:
         raise ShapeError(f"expected x of shape [B, S, E], got {list(x)}")

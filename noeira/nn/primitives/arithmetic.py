@@ -16,13 +16,16 @@ from noeira.ops.reduce import sum_to
 from noeira.runtime.staging import Shape
 
 
+def _together(inputs: tuple[Array, ...]) -> Shape:
+    return functools.reduce(broadcast, (tuple(x.shape) for x in inputs))
+
+
 class _OfTwo(Module):
     """Base: two inputs that broadcast."""
 
     def check_inputs(self, *inputs: Array) -> None:
-        """Two arrays."""
-        if len(inputs) != 2:
-            raise ShapeError(f"expected 2 inputs, got {len(inputs)}")
+        """Two arrays that broadcast."""
+        _together(inputs)
 
     def gives(self, width: Width | None) -> Width | None:
         """The first input's width, unless it is broadcast."""
@@ -50,9 +53,10 @@ class Add(Module):
     """
 
     def check_inputs(self, *inputs: Array) -> None:
-        """At least one array."""
+        """At least one array, and all of them broadcast."""
         if not inputs:
             raise ShapeError("expected at least one input to add, got none")
+        _together(inputs)
 
     def gives(self, width: Width | None) -> Width | None:
         """The first input's width, unless it is broadcast."""

@@ -308,8 +308,6 @@ class CrossAttention(_Heads):
     def check_inputs(self, *inputs: Array) -> None:
         """Refuse shapes that do not belong together."""
         super().check_inputs(*inputs)
-        if len(inputs) not in (3, 4):
-            raise ShapeError(f"expected q, k, v and optionally a key mask, got {len(inputs)} inputs")
         q, k, v = (tuple(x.shape) for x in inputs[:3])
         width = self.embed_dim // self.num_heads * self.num_kv_heads
         if len(q) != 3 or q[-1] != self.embed_dim:
@@ -384,4 +382,4 @@ class SelfAttentionPosMasked(SelfAttentionPos):
         """Refuse a missing mask."""
         super().check_inputs(*inputs)
         if len(inputs) != 4:
-            raise ShapeError(f"expected q, k, v and a key mask, got {len(inputs)} inputs")
+            raise ShapeError(f"expected 4 inputs (q, k, v, key_mask), got {len(inputs)}")

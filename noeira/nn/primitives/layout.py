@@ -36,6 +36,11 @@ class Flatten(Module):
     Source: PyTorch: `torch.nn.Flatten`.
     """
 
+    def check_inputs(self, *inputs: Array) -> None:
+        """Refuse what has no samples."""
+        if inputs[0].ndim == 0:
+            raise ShapeError("expected an input of shape [B, ...], got []")
+
     def forward(self, x: Array) -> tuple[Array, Shape]:
         """[B, ...] -> [B, features]; saves the shape."""
         return reshape(x, (x.shape[0], size(x.shape[1:]))), x.shape

@@ -19,7 +19,9 @@ class _LastAxis(Module):
         return width
 
     def check_inputs(self, *inputs: Array) -> None:
-        """Refuse an axis that is not the last."""
+        """Refuse an axis that is not the last, and what has none."""
+        if inputs[0].ndim == 0:
+            raise ShapeError("expected an input of shape [..., N], got []")
         if self.dim not in (-1, inputs[0].ndim - 1):
             raise ShapeError(f"expected dim to be the last axis of {list(inputs[0].shape)}, got {self.dim}")
 

@@ -52,6 +52,8 @@ class LearnedQueries(Module):
     Source: Carion et al. 2020 (DETR's object queries).
     """
 
+    integers = (0,)
+
     def __init__(self, num_queries: int, embed_dim: int, *, init: Initializer | None = None):
         positive(self, num_queries=num_queries, embed_dim=embed_dim)
         self.weight = Param((num_queries, embed_dim), init=init or Normal(), decay=False)
