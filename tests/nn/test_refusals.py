@@ -1,5 +1,6 @@
 """What every layer refuses: inputs of another kind, none at all, and output gradients of another shape."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ def _case(row: Row) -> Case:
     return row.case(row.samples[0])
 
 
+def _optional(subject: nn.Module) -> list[int]:
+    return [i for i, p in enumerate(inspect.signature(subject.forward).parameters.values()) if p.default is None]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @EVERY_LAYER
 def test_another_kind_of_input_is_refused(row: Row, kind: str) -> None:
@@ -35,6 +40,8 @@ def test_another_kind_of_input_is_refused(row: Row, kind: str) -> None:
     inputs = case.inputs_as("float32")
     for position, x in enumerate(inputs):
         if position in case.subject.integers or not np.issubdtype(x.dtype, np.floating):
+            continue
+        if kind == "nothing" and position in _optional(case.subject):
             continue
         given = [KINDS[kind](x) if i == position else other for i, other in enumerate(inputs)]
         with pytest.raises(nn.ShapeError, match=r"expected"):
@@ -51,7 +58,7 @@ def test_no_input_is_refused(row: Row) -> None:
 @EVERY_LAYER
 def test_too_few_axes_are_refused_or_enough(row: Row, shape: tuple[int, ...]) -> None:
     case = _case(row)
-    inputs = [np.zeros(shape, x.dtype) for x in case.inputs_as("float32")]
+    inputs = [np.ones(shape, x.dtype) for x in case.inputs_as("float32")]
     try:
         y = case.subject(*inputs)
     except nn.ShapeError:
@@ -82,8 +89,8 @@ def test_an_output_gradient_of_another_shape_is_refused(row: Row, shape: str) ->
     try:
         case.subject.vjp(saved, other)
     except nn.ShapeError as error:
-        assert "expected" in str(error) or "broadcast" in str(error), error
+        assert row.cls.__name__ in str(error) or "module" in str(error), error
     else:
         assert not row.saves and not list(case.subject.named_parameters()), "it went through"
     for name, param in case.subject.named_parameters().items():
-        assert not np.asarray(param.grad).any(), f"{name} got a gradient"
+        assert not np.any(param.grd), f"{name} got a gradient"

@@ -323,7 +323,7 @@ def _given(self: Module, signature: inspect.Signature, args: tuple[Any, ...], kw
         names = ", ".join(p.name for p in inputs)
         raise ShapeError(f"expected {wanted} input{'s' * (len(inputs) > 1)} ({names}), got {len(args)}") from None
     given = bound.args[1:]
-    while len(given) > least and given[-1] is None:
+    while given and given[-1] is None and inputs[min(len(given), len(inputs)) - 1].default is None:
         given = given[:-1]
     return given, bound.kwargs
 
