@@ -16,6 +16,12 @@ def transpose_samples(x: Array) -> Array:
     return np.ascontiguousarray(np.swapaxes(x, 1, 2))
 
 
+@transpose_samples.checked
+def _(x: Array) -> None:
+    if x.ndim != 3:
+        raise ShapeError(f"expected an array of shape [N, rows, columns], got {list(x.shape)}")
+
+
 @transpose_samples.staged
 def _(x: Array) -> Array:
     return emit("noeira.transpose_samples", [x], [spec((x.shape[0], x.shape[2], x.shape[1]), x)])[0]

@@ -36,9 +36,13 @@ def linear(x: Array, weight: Array, bias: Array | None = None, activation: str =
     return activate(z if bias is None else z + bias, activation)
 
 
+@linear.checked
+def _(x: Array, weight: Array, bias: Array | None = None, activation: str = "identity") -> None:
+    _require("an input", x.shape, (*x.shape[:-1], weight.shape[0]))
+
+
 @linear.staged
 def _(x: Array, weight: Array, bias: Array | None = None, activation: str = "identity") -> Array:
-    _require("an input", x.shape, (*x.shape[:-1], weight.shape[0]))
     out = spec((*x.shape[:-1], weight.shape[1]), x)
     attributes = {"activation": code(activation)}
     if bias is None:
@@ -53,9 +57,13 @@ def linear_pre(x: Array, weight: Array, bias: Array, activation: str) -> tuple[A
     return activate(z, activation), z
 
 
+@linear_pre.checked
+def _(x: Array, weight: Array, bias: Array, activation: str) -> None:
+    _require("an input", x.shape, (*x.shape[:-1], weight.shape[0]))
+
+
 @linear_pre.staged
 def _(x: Array, weight: Array, bias: Array, activation: str) -> Any:
-    _require("an input", x.shape, (*x.shape[:-1], weight.shape[0]))
     out = spec((*x.shape[:-1], weight.shape[1]), x)
     attributes = {"activation": code(activation)}
     return emit(
@@ -124,8 +132,10 @@ def linear_param_grad(weight_grad: Array | None, bias_grad: Array | None, x: Arr
 
     A target that is None (a frozen parameter, a missing bias) is not computed.
     """
-    features = (weight_grad if weight_grad is not None else bias_grad if bias_grad is not None else grad).shape[-1]
-    expect_grad(grad, (*x.shape[:-1], features))
+    features = (weight_grad if weight_grad is not None else bias_grad if bias_grad is not None else grad).shape[-1:]
+    expect_grad(grad, (*x.shape[:-1], *features))
+    if weight_grad is not None:
+        _require("an input", x.shape, (*x.shape[:-1], weight_grad.shape[0]))
     if weight_grad is not None and bias_grad is not None:
         _weight_bias_grad(weight_grad, bias_grad, x, grad)
     elif weight_grad is not None:

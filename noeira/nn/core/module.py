@@ -96,6 +96,8 @@ class Module:
         expected = self.expects()
         if expected is None or not inputs:
             return
+        if inputs[0] is None:
+            raise ShapeError("expected an array, got NoneType")
         axis, size = expected
         shape = tuple(inputs[0].shape)
         if len(shape) < 2 or (axis >= 0 and len(shape) <= axis) or shape[axis] != size:
@@ -337,6 +339,8 @@ def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
     only_hands_on = own is None and any(True for _ in self.named_children())
     expected = None if own is None else own.memory["val"].dtype
     for position, x in enumerate(inputs):
+        if only_hands_on and x is None:
+            continue
         if not _is_array(x):
             raise ShapeError(f"expected an array, got {type(x).__name__}")
         if only_hands_on or position in self.integers:
@@ -352,7 +356,6 @@ def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
 
 def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap forward or vjp: keep the stack of running modules, check inputs, and say where an error arose."""
-
     signature = inspect.signature(method)
 
     @functools.wraps(method)

@@ -12,9 +12,10 @@ from noeira.nn.core.initializer import Draw, Initializer, Normal, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.norm import positive
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.embedding import embedding, embedding_grad
 from noeira.ops.reduce import sum_to
+from noeira.runtime.staging import Shape
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class PositionEmbedding(Module):
         x [B, T, embedding_dim] with a known T <= max_length, y the same; P [max_length, embedding_dim].
 
     vjp:
-        dx = dy, dP[t, :] += sum over b of dy[b, t, :]. Saves T.
+        dx = dy, dP[t, :] += sum over b of dy[b, t, :]. Saves the shape.
 
     Raises:
         ShapeError: The sequence is longer than the table.
@@ -162,19 +163,21 @@ class PositionEmbedding(Module):
         """Both sizes."""
         return ", ".join(map(str, self.weight.shape))
 
-    def forward(self, x: Array) -> tuple[Array, int]:
-        """X -> x + P[:T]; saves T."""
+    def forward(self, x: Array) -> tuple[Array, Shape]:
+        """X -> x + P[:T]; saves the shape."""
         tokens = x.shape[1]
         if tokens == self.weight.shape[0]:
-            return x + self.weight.val, tokens
-        return x + embedding(np.arange(tokens, dtype=np.int32), self.weight.val), tokens
+            return x + self.weight.val, x.shape
+        return x + embedding(np.arange(tokens, dtype=np.int32), self.weight.val), x.shape
 
-    def vjp(self, saved: int, grad_output: Array) -> Array:
+    def vjp(self, saved: Shape, grad_output: Array) -> Array:
         """Dy -> dy; adds dP."""
+        expect_grad(grad_output, saved)
+        tokens = saved[1]
         if self.weight.grd is not None:
-            total = sum_to(grad_output, (saved, self.weight.shape[1]))
-            if saved == self.weight.shape[0]:
+            total = sum_to(grad_output, (tokens, self.weight.shape[1]))
+            if tokens == self.weight.shape[0]:
                 self.weight.accumulate(total)
             else:
-                embedding_grad(self.weight.grd, np.arange(saved, dtype=np.int32), total)
+                embedding_grad(self.weight.grd, np.arange(tokens, dtype=np.int32), total)
         return grad_output

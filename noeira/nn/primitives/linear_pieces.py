@@ -68,8 +68,9 @@ class TiedLinear(Module):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy [..., rows] -> dx [..., features]; adds dT."""
+        dx = linear(grad_output, self.weight.val)
         linear_param_grad(self.weight.grd, None, grad_output, saved)
-        return linear(grad_output, self.weight.val)
+        return dx
 
 
 class ZeroLinear(Linear):

@@ -8,7 +8,7 @@ import numpy as np
 
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
-from noeira.ops.dispatch import Array, known_size
+from noeira.ops.dispatch import Array, expect_grad, known_size
 from noeira.ops.elementwise import absolute, maximum, sign, where
 from noeira.ops.reduce import sum_axis
 from noeira.ops.shape import reshape
@@ -135,5 +135,6 @@ class L1MaskedPerSample(_PerSample):
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array, None]:
         """Dy [B, 1] -> (dx, dt, None)."""
         off, mask, share = saved
+        expect_grad(grad_output, (off.shape[0], 1))
         dx = where(mask, sign(off) * _column(grad_output * share, off), 0.0)
         return dx, -dx, None

@@ -80,6 +80,8 @@ class Recurrent(Module):
 
 
 def _as_sequence(x: Array) -> Array:
+    if x.ndim != 2:
+        raise ShapeError(f"expected an array of shape [B, width] for one step, got {list(x.shape)}")
     return reshape(x, (x.shape[0], 1, x.shape[1]))
 
 

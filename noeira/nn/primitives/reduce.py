@@ -6,7 +6,7 @@ from typing import Any
 
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.layout import transpose_samples
 from noeira.ops.linear import linear, linear_input_grad
 from noeira.ops.pieces import broadcast_to
@@ -161,6 +161,7 @@ class PairwiseDot(Module):
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array]:
         """Dy [M, N] -> (da, dc)."""
         a, c = saved
-        rows, columns = grad_output.shape
+        rows, columns = a.shape[0], c.shape[0]
+        expect_grad(grad_output, (rows, columns))
         turned = reshape(transpose_samples(reshape(grad_output, (1, rows, columns))), (columns, rows))
         return linear(grad_output, c), linear(turned, a)

@@ -9,7 +9,7 @@ from noeira.nn.core import context
 from noeira.nn.core.module import Module, Width
 from noeira.nn.primitives.norm import positive
 from noeira.ops.activation import activation
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import exp, log
 from noeira.ops.formula import formula, formula_grad
 from noeira.ops.pieces import broadcast_to, concat, split
@@ -105,6 +105,7 @@ class RSample(_Sampler):
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """[da, dlogp] -> dx."""
         x, key = saved
+        expect_grad(grad_output, (*x.shape[:-1], self.size + 1))
         log_std, _, _, off, t = self._parts(x, key)
         action, log_prob = split(grad_output, (self.size, 1))
         slope = (1.0 - t * t) * self.action_scale
@@ -159,6 +160,7 @@ class GaussianVAE(_Sampler):
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """[dz, dKL] -> dx."""
         x, key = saved
+        expect_grad(grad_output, (*x.shape[:-1], self.size + 1))
         mu, logvar = split(x, (self.size, self.size))
         dz, divergence = split(grad_output, (self.size, 1))
         spread = (exp(logvar) - 1.0) * divergence

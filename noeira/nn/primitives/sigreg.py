@@ -10,7 +10,7 @@ from noeira.nn.core import context
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.nn.primitives.norm import positive
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import cos, maximum, sin, sqrt
 from noeira.ops.linear import linear, linear_input_grad
 from noeira.ops.pieces import broadcast_to
@@ -119,6 +119,7 @@ class SIGReg(Module):
     def vjp(self, saved: Any, grad_output: Array) -> Array:
         """Dy [B, 1] -> dx."""
         x, key = saved
+        expect_grad(grad_output, (x.shape[0], 1))
         directions = self._directions(key, x.dtype)
         c, s, c_off, s_off = self._statistics(x, directions)
         knots, _, weights = self._integral(x.dtype)

@@ -14,12 +14,13 @@ from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.norm import positive
 from noeira.nn.primitives.transformer import sinusoids
-from noeira.ops.dispatch import Array
+from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import where
 from noeira.ops.pieces import broadcast_to, concat, split
 from noeira.ops.reduce import sum_axis, sum_to
 from noeira.ops.shape import reshape
 from noeira.ops.tokens import dropped_tokens, repeat_batch, zeros_like
+from noeira.runtime.staging import Shape
 
 
 def _no_gradient(x: Array) -> Array | None:
@@ -76,6 +77,7 @@ class LearnedQueries(Module):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array | None:
         """Dy -> 0; adds dQ."""
+        expect_grad(grad_output, (saved.shape[0], *self.weight.shape))
         if self.weight.trainable:
             self.weight.accumulate(sum_axis(grad_output, 0))
         return _no_gradient(saved)
@@ -96,7 +98,7 @@ class LearnedTokens(Module):
         x [B, S, embed_dim] with a known S, y [B, S + num_tokens, embed_dim]; T [num_tokens, embed_dim].
 
     vjp:
-        dx = dy at x's tokens, dT += sum over b of dy at the others. Saves S.
+        dx = dy at x's tokens, dT += sum over b of dy at the others. Saves the shape.
 
     Example:
         >>> import numpy as np
@@ -133,18 +135,19 @@ class LearnedTokens(Module):
         """Both sizes, and where they go."""
         return ", ".join(map(str, self.weight.shape)) + ("" if self.prepend else ", prepend=False")
 
-    def forward(self, x: Array) -> tuple[Array, int]:
-        """X [B, S, D] -> y [B, S + num_tokens, D]; saves S."""
+    def forward(self, x: Array) -> tuple[Array, Shape]:
+        """X [B, S, D] -> y [B, S + num_tokens, D]; saves the shape."""
         learned = repeat_batch(self.weight.val, x)
-        return concat([learned, x] if self.prepend else [x, learned], 1), x.shape[1]
+        return concat([learned, x] if self.prepend else [x, learned], 1), x.shape
 
-    def vjp(self, saved: int, grad_output: Array) -> Array:
+    def vjp(self, saved: Shape, grad_output: Array) -> Array:
         """Dy -> dx; adds dT."""
-        count = self.weight.shape[0]
+        count, (batch, tokens, width) = self.weight.shape[0], saved
+        expect_grad(grad_output, (batch, count + tokens, width))
         if self.prepend:
-            learned, grad = split(grad_output, (count, saved), 1)
+            learned, grad = split(grad_output, (count, tokens), 1)
         else:
-            grad, learned = split(grad_output, (saved, count), 1)
+            grad, learned = split(grad_output, (tokens, count), 1)
         if self.weight.trainable:
             self.weight.accumulate(sum_axis(learned, 0))
         return grad
@@ -219,6 +222,7 @@ class _Positions(Module):
 
     def vjp(self, saved: Array, grad_output: Array) -> Array:
         """Dy -> 0."""
+        expect_grad(grad_output, (saved.shape[0], *self._table().shape))
         return zeros_like(saved)
 
 
@@ -391,6 +395,7 @@ class MAEReplacer(Module):
         """Dy -> dx; adds dm."""
         if saved is None:
             return grad_output
+        expect_grad(grad_output, (*saved.shape[:-1], *self.mask_token.shape))
         if self.mask_token.trainable:
             self.mask_token.accumulate(sum_to(where(saved, grad_output, 0.0), self.mask_token.shape))
         return where(saved, 0.0, grad_output)

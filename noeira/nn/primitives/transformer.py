@@ -15,6 +15,7 @@ from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.formula import swiglu, swiglu_grad
 from noeira.ops.reduce import sum_axis, sum_to
+from noeira.runtime.staging import Shape
 
 
 class BiasAdd(Module):
@@ -30,7 +31,7 @@ class BiasAdd(Module):
         x [..., *shape], y the same; b [*shape].
 
     vjp:
-        dx = dy, db += sum of dy over the leading axes. Saves nothing.
+        dx = dy, db += sum of dy over the leading axes. Saves the shape.
 
     Example:
         >>> import numpy as np
@@ -67,12 +68,13 @@ class BiasAdd(Module):
         """The shape."""
         return ", ".join(map(str, self.bias.shape))
 
-    def forward(self, x: Array) -> tuple[Array, None]:
-        """X -> x + b."""
-        return x + self.bias.val, None
+    def forward(self, x: Array) -> tuple[Array, Shape]:
+        """X -> x + b; saves the shape."""
+        return x + self.bias.val, x.shape
 
-    def vjp(self, saved: None, grad_output: Array) -> Array:
+    def vjp(self, saved: Shape, grad_output: Array) -> Array:
         """Dy -> dy; adds db."""
+        expect_grad(grad_output, saved)
         if self.bias.trainable:
             self.bias.accumulate(sum_to(grad_output, self.bias.shape))
         return grad_output
@@ -150,7 +152,9 @@ class _Conditioned(Module):
 
 def _expect_unchanged(x: Array, y: Array) -> None:
     if tuple(y.shape) != tuple(x.shape):
-        raise ShapeError(f"expected inputs that broadcast to the shape {list(x.shape)} of the first, got {list(y.shape)}")
+        raise ShapeError(
+            f"expected inputs that broadcast to the shape {list(x.shape)} of the first, got {list(y.shape)}"
+        )
 
 
 class Gate(_Conditioned):
@@ -165,8 +169,8 @@ class Gate(_Conditioned):
         x [..., features], gate and branch the same or of shapes that broadcast to it ([B, 1, features]).
 
     vjp:
-        dx = dy, d gate = dy branch, d branch = dy gate, the latter two summed over broadcast axes. Saves gate and
-        branch.
+        dx = dy, d gate = dy branch, d branch = dy gate, the latter two summed over broadcast axes. Saves gate,
+        branch and the shape.
 
     Example:
         >>> import numpy as np
@@ -179,14 +183,15 @@ class Gate(_Conditioned):
     """
 
     def forward(self, x: Array, gate: Array, branch: Array) -> tuple[Array, Any]:
-        """(x, gate, branch) -> y; saves gate and branch."""
+        """(x, gate, branch) -> y; saves gate, branch and the shape."""
         y = x + gate * branch
         _expect_unchanged(x, y)
-        return y, (gate, branch)
+        return y, (gate, branch, x.shape)
 
     def vjp(self, saved: Any, grad_output: Array) -> tuple[Array, Array, Array]:
         """Dy -> (dx, d gate, d branch)."""
-        gate, branch = saved
+        gate, branch, shape = saved
+        expect_grad(grad_output, shape)
         return grad_output, sum_to(grad_output * branch, gate.shape), sum_to(grad_output * gate, branch.shape)
 
 
