@@ -204,7 +204,7 @@ ROWS: tuple[Row, ...] = (
         nn.BiasAdd,
         nn.BiasAdd,
         lambda _: lambda params, x: x + params["bias"],
-        (),
+        ("shape",),
         (
             Sample("rank 2", (5,), ((7, 5),)),
             Sample("positions", (3, 5), ((2, 3, 5),)),
@@ -242,7 +242,7 @@ ROWS: tuple[Row, ...] = (
         nn.Gate,
         nn.Gate,
         lambda _: lambda params, x, g, b: x + g * b,
-        ("second", "third"),
+        ("second", "third", "shape"),
         CONDITIONED,
         (
             Mistake(

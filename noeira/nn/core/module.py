@@ -330,16 +330,19 @@ def _given(self: Module, signature: inspect.Signature, args: tuple[Any, ...], kw
     return given, bound.kwargs
 
 
-def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
+def _check_arrays(self: Module, signature: inspect.Signature, inputs: tuple[Any, ...]) -> None:
     """Refuse what is no array, and dtypes that a layer would compute nonsense with.
 
-    A module that only hands its inputs on leaves it to the layers inside, which are named in the error.
+    A module that only hands its inputs on leaves dtypes to the layers inside, which are named in the error, and None
+    where its signature allows it.
     """
     own = next((value for value in vars(self).values() if isinstance(value, Param) and value.memory), None)
     only_hands_on = own is None and any(True for _ in self.named_children())
     expected = None if own is None else own.memory["val"].dtype
+    names = list(signature.parameters.values())[1:]
     for position, x in enumerate(inputs):
-        if only_hands_on and x is None:
+        name = names[min(position, len(names) - 1)]
+        if only_hands_on and x is None and (name.default is None or name.kind is name.VAR_POSITIONAL):
             continue
         if not _is_array(x):
             raise ShapeError(f"expected an array, got {type(x).__name__}")
@@ -379,7 +382,7 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
                 running.draws.clear()
                 running.rng[control.STEP] += self.training
             inputs, options = _given(self, signature, args, kwargs)
-            _check_arrays(self, inputs)
+            _check_arrays(self, signature, inputs)
             self.check_inputs(*inputs)
             result = method(self, *inputs, **options)
             if not isinstance(result, tuple) or len(result) != 2:
