@@ -134,8 +134,7 @@ class CrossEntropyLoss(Loss):
     def _rows(self, logits: Array, target: Array, mask: Array | None) -> Array:
         """The loss of each row [...]; NaN where a compiled program meets a label that is no class."""
         mass = self._mass(logits, target)
-        there = equal(mass, np.zeros(1, logits.dtype))
-        rows = 0.0 - sum_axis(where(there, np.zeros(1, logits.dtype), mass * log_softmax(logits)), -1)
+        rows = 0.0 - sum_axis(mass * where(equal(mass, 0.0), 0.0, log_softmax(logits)), -1)  # 0 * log 0 is 0
         if not _soft(logits, target):
             if isinstance(target, np.ndarray):
                 check_labels(target, logits.shape[-1], self.ignore_index)

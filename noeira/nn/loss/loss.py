@@ -116,11 +116,11 @@ def upstream(grad_loss: Array | float, like: Array, shape: Shape) -> Array:
     Raises:
         ShapeError: It has another shape, or is no floating-point array.
     """
-    if isinstance(grad_loss, int | float) and not isinstance(grad_loss, bool):
-        grad_loss = np.asarray(grad_loss, like.dtype)
-    if not is_array(grad_loss):
-        raise ShapeError(f"expected an array or a number as output gradient, got {type(grad_loss).__name__}")
-    expect_grad(grad_loss, shape)
-    if not np.issubdtype(grad_loss.dtype, np.floating):
-        raise ShapeError(f"expected a floating-point output gradient, got {grad_loss.dtype} {list(grad_loss.shape)}")
-    return cast(grad_loss, like.dtype.name)
+    plain = isinstance(grad_loss, int | float) and not isinstance(grad_loss, bool)
+    grad: Array = np.asarray(grad_loss, like.dtype) if plain else grad_loss
+    if not is_array(grad):
+        raise ShapeError(f"expected an array or a number as output gradient, got {type(grad).__name__}")
+    expect_grad(grad, shape)
+    if not np.issubdtype(grad.dtype, np.floating):
+        raise ShapeError(f"expected a floating-point output gradient, got {grad.dtype} {list(grad.shape)}")
+    return cast(grad, like.dtype.name)
