@@ -141,8 +141,14 @@ def _two_hot(loss: Any, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def _cross_entropy_rows_twin(loss: Any) -> Twin:
-    def twin(params: dict[str, torch.Tensor], z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    def twin(
+        params: dict[str, torch.Tensor], z: torch.Tensor, t: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         soft = t.is_floating_point()
+        if mask is not None and loss.reduction == "none":
+            return torch.where(mask, twin(params, z, t), torch.zeros(mask.shape, dtype=z.dtype))
+        if mask is not None:  # the rows that count, alone
+            return twin(params, z[mask], t[mask])
         rows, wanted = z.reshape(-1, z.shape[-1]), t.reshape(-1, z.shape[-1]) if soft else t.reshape(-1).long()
         weight = None if loss.class_weight is None else torch.tensor(loss.class_weight, dtype=z.dtype)
         if not len(rows):
@@ -166,6 +172,10 @@ TOKENS = (
     Sample("one token", (), ((1, 1, 5), _labels(1, 1))),
     Sample("sum", (None, -100, 0.0, "sum"), ((3, 4, 5), _labels(3, 4, ignored=-100))),
     Sample("none", (None, -100, 0.0, "none"), ((3, 4, 5), _labels(3, 4, ignored=-100))),
+    Sample("mask", (), ((3, 4, 5), _labels(3, 4, ignored=-100), _mask(3, 4))),
+    Sample("mask, sum", (None, -100, 0.1, "sum"), ((3, 4, 5), _labels(3, 4), _mask(3, 4)), compiled=False),
+    Sample("mask, none", (None, -100, 0.0, "none"), ((3, 4, 5), _labels(3, 4), _mask(3, 4)), compiled=False),
+    Sample("mask that hides all", (), ((2, 3, 5), _labels(2, 3), _mask(2, 3, share=0.0)), compiled=False),
     Sample("empty batch", (), ((0, 4, 5), _labels(0, 4))),
 )
 DISTRIBUTIONS = (
@@ -173,6 +183,10 @@ DISTRIBUTIONS = (
     Sample("rank 3", (), ((3, 4, 5), _rows(3, 4, 5))),
     Sample("sum", ("sum",), ((7, 5), _rows(7, 5))),
     Sample("none", ("none",), ((7, 5), _rows(7, 5))),
+    Sample("mask", (), ((3, 4, 5), _rows(3, 4, 5), _mask(3, 4))),
+    Sample("mask, sum", ("sum",), ((7, 5), _rows(7, 5), _mask(7)), compiled=False),
+    Sample("mask, none", ("none",), ((7, 5), _rows(7, 5), _mask(7)), compiled=False),
+    Sample("mask that hides all", (), ((3, 5), _rows(3, 5), _mask(3, share=0.0)), compiled=False),
     Sample("empty batch", (), ((0, 5), _rows(0, 5))),
 )
 

@@ -9,11 +9,30 @@ from noeira.ops.shape import flatten_leading, reshape
 from noeira.runtime.staging import Spec
 
 
+def check_labels(labels: np.ndarray, classes: int, ignore_index: int, where: str = "") -> None:
+    """Refuse labels that are neither a class nor `ignore_index`.
+
+    Args:
+        labels: Integers of any shape.
+        classes: Number of classes.
+        ignore_index: The label that does not count.
+        where: Put behind what was expected, such as the name of a data set.
+
+    Raises:
+        ShapeError: There is one; the first is named with its place.
+    """
+    wrong = ((labels < 0) | (labels >= classes)) & (labels != ignore_index)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = f"in row {at[0]}" if len(at) == 1 else f"at {at}"
+        raise ShapeError(f"expected class labels 0..{classes - 1}{where}, got {int(labels[at])} {place}")
+
+
 def _statistics(logits: np.ndarray) -> np.ndarray:
     """Per row the maximum h and log sum_c e^{z_c - h}, kept apart: their sum would round the second away."""
     high = np.max(logits, axis=-1, keepdims=True)
     high = np.where(np.isneginf(high), logits.dtype.type(0), high)  # a row of -inf: h = 0, log-sum -inf, no NaN
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # inf - inf, where logits hold inf
         return np.concatenate([high, np.log(np.sum(np.exp(logits - high), axis=-1, keepdims=True))], axis=-1)
 
 
@@ -32,10 +51,6 @@ def _target_mass(
         return mass.astype(logits.dtype), np.ones(len(targets), logits.dtype)
     kept = targets != ignore_index
     labels = np.where(kept, targets, 0)
-    wrong = (labels < 0) | (labels >= classes)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ShapeError(f"expected class labels 0..{classes - 1}, got {int(targets[row])} in row {row}")
     mass = np.broadcast_to(smoothing / classes * weights, logits.shape).astype(logits.dtype)
     mass[np.arange(len(labels)), labels] += ((1 - smoothing) * weights[labels]).astype(logits.dtype)
     mass[~kept] = 0
@@ -48,8 +63,9 @@ def _cross_entropy(
 ) -> tuple[Array, Array, Array]:
     statistics = _statistics(logits)
     mass, weight = _target_mass(logits, targets, class_weight, ignore_index, smoothing)
-    shifted = logits - statistics[:, :1]
-    gap = np.subtract(statistics[:, 1:], shifted, where=mass != 0, out=np.zeros_like(logits))  # 0 * log 0 is 0
+    with np.errstate(invalid="ignore"):
+        shifted = logits - statistics[:, :1]
+        gap = np.subtract(statistics[:, 1:], shifted, where=mass != 0, out=np.zeros_like(logits))  # 0 * log 0 is 0
     total = np.sum(weight, dtype=np.float64)
     loss = np.sum(mass * gap, dtype=np.float64) / total if total else 0.0
     return logits.dtype.type(loss), logits.dtype.type(total), statistics
@@ -104,14 +120,18 @@ def cross_entropy(
     Raises:
         ShapeError: A label is out of range (reference path; compiled programs give a NaN loss).
     """
-    soft = len(targets.shape) == len(logits.shape)
-    rows = flatten_leading(logits)
-    flat = flatten_leading(targets) if soft else _flat_labels(targets, rows)
+    rows, flat = _flat(logits, targets, ignore_index)
     return _cross_entropy(rows, flat, class_weight, ignore_index, label_smoothing)
 
 
-def _flat_labels(targets: Array, rows: Array) -> Array:
-    return targets if len(targets.shape) == 1 else reshape(targets, rows.shape[:1])
+def _flat(logits: Array, targets: Array, ignore_index: int) -> tuple[Array, Array]:
+    """Logits [rows, C], and probabilities [rows, C] or labels [rows], those in arrays checked."""
+    rows = flatten_leading(logits)
+    if len(targets.shape) == len(logits.shape):
+        return rows, flatten_leading(targets)
+    if isinstance(targets, np.ndarray):
+        check_labels(targets, logits.shape[-1], ignore_index)
+    return rows, targets if len(targets.shape) == 1 else reshape(targets, rows.shape[:1])
 
 
 @op
@@ -128,9 +148,9 @@ def _cross_entropy_grad(
     mass, _ = _target_mass(logits, targets, class_weight, ignore_index, smoothing)
     scale = grad_loss / weight if weight else 0
     log_sum = np.where(np.isneginf(statistics[:, 1:]), 0, statistics[:, 1:])
-    probability = np.exp((logits - statistics[:, :1]) - log_sum)
     total = mass.sum(axis=-1, keepdims=True)
-    grad = (probability * total - mass) * scale
+    with np.errstate(invalid="ignore"):
+        grad = (np.exp((logits - statistics[:, :1]) - log_sum) * total - mass) * scale
     return np.where(total == 0, 0, grad).astype(logits.dtype)  # a row that does not count gets 0, whatever is in it
 
 
@@ -166,8 +186,6 @@ def cross_entropy_grad(
     dz_c = (p_c sum_k m_k - m_c) grad_loss / weight with p = softmax(z) and m the row's weighted target mass;
     exactly 0 in ignored rows.
     """
-    soft = len(targets.shape) == len(logits.shape)
-    rows = flatten_leading(logits)
-    flat = flatten_leading(targets) if soft else _flat_labels(targets, rows)
+    rows, flat = _flat(logits, targets, ignore_index)
     grad = _cross_entropy_grad(rows, flat, statistics, weight, grad_loss, class_weight, ignore_index, label_smoothing)
     return grad if len(logits.shape) == 2 else reshape(grad, logits.shape)

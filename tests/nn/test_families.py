@@ -136,3 +136,30 @@ def test_an_id_out_of_range_picks_nan_and_reads_nothing_else(wrong: int, program
         assert np.isnan(y[1]).all() and not dx[1].any()
         assert np.array_equal(y[0], x[0, 3] if len(shape) == 3 else x[0, 3:4])
         assert np.array_equal(y[2], x[2, 0] if len(shape) == 3 else x[2, :1])
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("name", ["SequenceCrossEntropyLoss", "SoftCrossEntropyLoss"])
+def test_rows_that_do_not_count_add_nothing_whatever_is_in_them(name: str, programs: dict[str, Program]) -> None:
+    row = next(row for row in ROWS if row.name == name)
+    for label in ("mask", *(["none"] if name == "SequenceCrossEntropyLoss" else [])):  # "none" has ignored labels
+        sample = next(sample for sample in row.samples if sample.label == label)
+        case, program = row.case(sample), programs[_name(row, sample)]
+        hidden = ~case.inputs[2] if label == "mask" else case.inputs[1] == -100
+        want = run_case(program, case)
+        case.inputs = (np.where(hidden[..., None], np.float32(np.nan), case.inputs[0]), *case.inputs[1:])
+        got = run_case(program, case)
+        assert hidden.any() and not got["dx0"][hidden].any() and not np.signbit(got["dx0"][hidden]).any()
+        assert_identical(case, got, want)
+        if label == "none":
+            assert not got["y"][hidden].any() and not np.signbit(got["y"][hidden]).any()
+
+
+@pytest.mark.compiled
+def test_a_label_that_is_no_class_makes_its_own_loss_nan(programs: dict[str, Program]) -> None:
+    row = next(row for row in ROWS if row.name == "SequenceCrossEntropyLoss")
+    sample = next(sample for sample in row.samples if sample.label == "none")
+    labels = np.array([[0, -1, 4, -100], [5, 1, 2**31 - 1, 2]], np.int32)
+    arrays = {"x0": np.zeros((2, 4, 5), np.float32), "x1": labels, "u": np.ones((2, 4), np.float32)}
+    y = run(programs[_name(row, sample)], arrays)[0]
+    assert np.array_equal(np.isnan(y), (labels != -100) & ((labels < 0) | (labels > 4)))

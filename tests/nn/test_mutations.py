@@ -137,7 +137,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 def _softmax_only(self: Any, saved: Any, grad: Any = 1.0) -> Any:
     """Cross-entropy whose vjp lacks the target term."""
-    logits, _, statistics, weight = saved
+    logits, _, statistics, weight, _ = saved
     return (np.exp(logits - statistics.sum(axis=-1, keepdims=True)) * grad / weight).astype(logits.dtype)
 
 

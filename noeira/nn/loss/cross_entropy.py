@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import Loss, upstream
-from noeira.ops.cross_entropy import cross_entropy, cross_entropy_grad
+from noeira.nn.loss.arguments import choice, integer, number, numbers
+from noeira.nn.loss.loss import Loss, check_arrays, check_mask, upstream
+from noeira.nn.loss.reduction import total
+from noeira.ops.cross_entropy import check_labels, cross_entropy, cross_entropy_grad
 from noeira.ops.dispatch import Array, ShapeError
-from noeira.ops.elementwise import cast, equal, where
+from noeira.ops.elementwise import cast, equal, greater, greater_equal, maximum, where
 from noeira.ops.reduce import sum_axis
 from noeira.ops.shape import reshape
 from noeira.ops.softmax import log_softmax, softmax
@@ -28,12 +30,14 @@ class CrossEntropyLoss(Loss):
         reduction: "mean"; "sum" without the division; "none" for a loss each row, [...].
 
     Shape:
-        logits [..., C]; targets integers [...] or probabilities [..., C]; loss a scalar.
+        logits [..., C]; targets integers [...] or probabilities [..., C]; mask, if there is one, booleans [...], True
+        where a row counts, in the loss and in the mean; loss a scalar, or [...].
 
     vjp:
         dz_c = (p_c sum_k m_k - m_c) dloss / sum w, with p = softmax(z) and m the row's weighted target mass; without
-        the division for "sum" and "none"; exactly 0 in ignored rows. Saves logits, targets, each row's maximum and
-        log-sum-exp, and the total weight, no probabilities.
+        the division for "sum" and "none"; exactly 0 in rows that do not count. Saves logits, targets, each row's
+        maximum and log-sum-exp, and the total weight, no probabilities; for "none", and with a mask of rows of
+        probabilities, logits, targets, the mask and the weight.
 
     Raises:
         ShapeError: A label is out of range, or the shapes do not fit.
@@ -55,15 +59,19 @@ class CrossEntropyLoss(Loss):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ):
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"{type(self).__name__}: expected reduction 'mean', 'sum' or 'none', got {reduction!r}")
-        self.reduction = reduction
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"CrossEntropyLoss: expected label_smoothing in [0, 1], got {label_smoothing!r}")
-        self.class_weight = None if weight is None else np.asarray(weight, np.float64)
-        if self.class_weight is not None and self.class_weight.ndim != 1:
-            raise ValueError(f"CrossEntropyLoss: expected one weight a class, got shape {self.class_weight.shape}")
-        self.ignore_index, self.label_smoothing = int(ignore_index), float(label_smoothing)
+        self.reduction = choice(self, "reduction", reduction, ("mean", "sum", "none"))
+        share = "in [0, 1]"
+        self.label_smoothing = number(self, "label_smoothing", label_smoothing, share, lambda s: 0 <= s <= 1)
+        self.ignore_index = integer(self, "ignore_index", ignore_index, "to be an integer of 32 bits")
+        self.class_weight = None if weight is None else self._class_weight(weight)
+
+    def _class_weight(self, weight: Any) -> np.ndarray:
+        array = numbers(self, "weight", weight, "to be a finite number >= 0 for each class")
+        if array.ndim != 1:
+            raise ValueError(f"{type(self).__name__}: expected one weight a class, got shape {array.shape}")
+        if (array < 0).any():
+            raise ValueError(f"{type(self).__name__}: expected weights >= 0, got {array.tolist()}")
+        return array
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -73,14 +81,27 @@ class CrossEntropyLoss(Loss):
             "label_smoothing": self.label_smoothing,
         }
 
-    def forward(self, prediction: Array, target: Array) -> tuple[Array, Any]:
-        """Logits [..., C] and targets -> mean loss; saves (logits, targets, row statistics, weight)."""
+    def forward(self, prediction: Array, target: Array, mask: Array | None = None) -> tuple[Array, Any]:
+        """Logits [..., C], targets and mask -> mean loss; saves (logits, targets, row statistics, weight, mask)."""
+        check_arrays(prediction, target)
         self._check_shapes(tuple(prediction.shape), tuple(target.shape), np.dtype(target.dtype))
+        if mask is not None:
+            check_mask(mask, prediction.shape[:-1])
+            if not _soft(prediction, target):  # a row that is masked out has the label that does not count
+                target, mask = where(mask, _holding(target, self.ignore_index), self.ignore_index), None
+        if self.reduction == "none" or mask is not None:
+            return self._apart(prediction, target, mask)
         loss, weight, statistics = cross_entropy(prediction, target, **self._options)
-        saved = (prediction, target, statistics, weight)
-        if self.reduction == "none":
-            return self._rows(prediction, target), saved
-        return (loss if self.reduction == "mean" else loss * weight), saved
+        return (loss if self.reduction == "mean" else loss * weight), (prediction, target, statistics, weight, None)
+
+    def _apart(self, prediction: Array, target: Array, mask: Array | None) -> tuple[Array, Any]:
+        """`forward` by way of the loss of each row, without row statistics."""
+        rows = self._rows(prediction, target, mask)
+        weight = np.asarray(1, prediction.dtype)
+        if self.reduction == "mean" and mask is not None:
+            weight = total(where(mask, np.ones(1, prediction.dtype), 0.0))
+        saved = (prediction, target, None, weight, mask)
+        return (rows if self.reduction == "none" else total(rows) / maximum(weight, 1.0)), saved
 
     def weight(self, saved: Any) -> Array:
         """Sum of the weights of the rows that count; 1 for "sum"."""
@@ -88,14 +109,15 @@ class CrossEntropyLoss(Loss):
 
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dlogits [..., C]."""
-        logits, target, statistics, weight = saved
-        grad = upstream(grad_loss, logits)
-        if self.reduction == "none":
-            mass = self._mass(logits, target)
-            dz = softmax(logits) * sum_axis(mass, -1, keepdims=True) - mass
-            return dz * (reshape(grad, (*grad.shape, 1)) if np.ndim(grad) else grad)
-        grad = grad if self.reduction == "mean" else grad * weight
-        return cross_entropy_grad(logits, target, statistics, weight, grad, **self._options)
+        logits, target, statistics, weight, mask = saved
+        grad = upstream(grad_loss, logits, tuple(logits.shape[:-1]) if self.reduction == "none" else ())
+        if statistics is not None:
+            grad = grad if self.reduction == "mean" else grad * weight
+            return cross_entropy_grad(logits, target, statistics, weight, grad, **self._options)
+        mass = self._mass(logits, target)
+        dz = softmax(logits) * sum_axis(mass, -1, keepdims=True) - mass
+        grad = reshape(grad, (*grad.shape, 1)) if self.reduction == "none" else grad / maximum(weight, 1.0)
+        return self._counted(dz * grad, logits, target, mask)
 
     def _mass(self, logits: Array, target: Array) -> Array:
         """M: what of the target falls on each class, times its weight [..., C]."""
@@ -103,46 +125,51 @@ class CrossEntropyLoss(Loss):
         weights = np.ones(classes) if self.class_weight is None else self.class_weight
         smooth = (self.label_smoothing / classes * weights).astype(logits.dtype)
         weights = weights.astype(logits.dtype)
-        if len(target.shape) == len(logits.shape):
+        if _soft(logits, target):
             return cast(target, logits.dtype.name) * (weights * logits.dtype.type(1 - self.label_smoothing)) + smooth
         label = reshape(target, (*target.shape, 1))
         own = where(equal(label, np.arange(classes, dtype=np.int32)), weights, np.zeros(1, logits.dtype))
-        if self.label_smoothing:
-            own = own * (1 - self.label_smoothing) + smooth
-        return where(equal(label, self.ignore_index), np.zeros(1, logits.dtype), own)
+        return own * (1 - self.label_smoothing) + smooth if self.label_smoothing else own
 
-    def _rows(self, logits: Array, target: Array) -> Array:
-        """The loss of each row [...]."""
+    def _rows(self, logits: Array, target: Array, mask: Array | None) -> Array:
+        """The loss of each row [...]; NaN where a compiled program meets a label that is no class."""
         mass = self._mass(logits, target)
-        there = equal(mass, np.zeros(1, logits.dtype))
-        return -sum_axis(where(there, np.zeros(1, logits.dtype), mass * log_softmax(logits)), -1)
+        rows = 0.0 - sum_axis(mass * where(equal(mass, 0.0), 0.0, log_softmax(logits)), -1)  # 0 * log 0 is 0
+        if not _soft(logits, target):
+            if isinstance(target, np.ndarray):
+                check_labels(target, logits.shape[-1], self.ignore_index)
+            rows = where(greater(0, target), np.nan, where(greater_equal(target, logits.shape[-1]), np.nan, rows))
+        return self._counted(rows, logits, target, mask)
+
+    def _counted(self, x: Array, logits: Array, target: Array, mask: Array | None) -> Array:
+        """X, [...] or [..., C], and exactly 0 in rows that do not count, whatever is in them."""
+        rows = tuple(logits.shape[:-1])
+        shape = rows if len(x.shape) == len(rows) else (*rows, 1)
+        if not _soft(logits, target):
+            return where(equal(reshape(target, shape), self.ignore_index), 0.0, x)
+        return x if mask is None else where(reshape(mask, shape), x, 0.0)
 
     def check_targets(self, targets: np.ndarray, prediction_shape: tuple[int | str, ...], name: str) -> None:
         """Refuse labels that are neither a class nor `ignore_index`, and probability rows of the wrong width."""
         self._check_shapes((len(targets), *prediction_shape[1:]), targets.shape, targets.dtype)
-        if not np.issubdtype(targets.dtype, np.integer):
-            return
-        classes = prediction_shape[-1]
-        wrong = ((targets < 0) | (targets >= classes)) & (targets != self.ignore_index)
-        if wrong.any():
-            row = tuple(int(i) for i in np.argwhere(wrong)[0])
-            raise ShapeError(
-                f"CrossEntropyLoss: expected class labels 0..{int(classes) - 1} (or ignore_index {self.ignore_index}) "
-                f"in data set '{name}', got {int(targets[row])} in row {', '.join(map(str, row))}"
-            )
+        if np.issubdtype(targets.dtype, np.integer):
+            source = f" (or ignore_index {self.ignore_index}) in data set '{name}'"
+            check_labels(targets, int(prediction_shape[-1]), self.ignore_index, source)
 
     def _check_shapes(
         self, logits: tuple[int | str, ...], targets: tuple[int | str, ...], dtype: np.dtype[Any]
     ) -> None:
-        wanted = logits[:-1] if np.issubdtype(dtype, np.integer) else logits
-        if len(logits) < 2 or targets != wanted:
-            kind = "integer labels" if np.issubdtype(dtype, np.integer) else f"probabilities ({dtype})"
-            raise ShapeError(
-                f"CrossEntropyLoss: for logits {list(logits)} expected {kind} of shape {list(wanted)}, "
-                f"got {list(targets)}"
-            )
+        labels = np.issubdtype(dtype, np.integer)
+        if not labels and not np.issubdtype(dtype, np.floating):
+            raise ShapeError(f"expected integer labels or floating-point probabilities, got {dtype} {list(targets)}")
+        if len(logits) < 2 or logits[-1] == 0:
+            raise ShapeError(f"expected logits [batch, ..., C] of at least one class, got {list(logits)}")
+        wanted = logits[:-1] if labels else logits
+        if targets != wanted:
+            kind = "integer labels" if labels else f"probabilities ({dtype})"
+            raise ShapeError(f"for logits {list(logits)} expected {kind} of shape {list(wanted)}, got {list(targets)}")
         if self.class_weight is not None and len(self.class_weight) != logits[-1]:
-            raise ShapeError(f"CrossEntropyLoss: expected {logits[-1]} class weights, got {len(self.class_weight)}")
+            raise ShapeError(f"expected {logits[-1]} class weights, got {len(self.class_weight)}")
 
     classifies = True
 
@@ -169,7 +196,7 @@ class SequenceCrossEntropyLoss(CrossEntropyLoss):
         reduction: See `CrossEntropyLoss`.
 
     Shape:
-        logits [B, T, C], labels [B, T]; loss a scalar.
+        logits [B, T, C], labels and mask [B, T]; loss a scalar, or [B, T].
 
     vjp:
         That of `CrossEntropyLoss` over B T rows. Saves the same.
@@ -197,8 +224,7 @@ class SequenceCrossEntropyLoss(CrossEntropyLoss):
     ) -> None:
         if len(logits) != 3 or not np.issubdtype(dtype, np.integer):
             raise ShapeError(
-                f"SequenceCrossEntropyLoss: expected logits [B, T, C] and integer labels [B, T], got {list(logits)} "
-                f"and {dtype} {list(targets)}"
+                f"expected logits [B, T, C] and integer labels [B, T], got {list(logits)} and {dtype} {list(targets)}"
             )
         super()._check_shapes(logits, targets, dtype)
 
@@ -212,7 +238,7 @@ class SoftCrossEntropyLoss(CrossEntropyLoss):
         reduction: See `CrossEntropyLoss`.
 
     Shape:
-        logits and probabilities [..., C]; loss a scalar.
+        logits and probabilities [..., C], mask [...]; loss a scalar, or [...].
 
     vjp:
         dz = (softmax(z) sum_c q_c - q) dloss / rows. Saves what `CrossEntropyLoss` saves.
@@ -233,7 +259,16 @@ class SoftCrossEntropyLoss(CrossEntropyLoss):
         self, logits: tuple[int | str, ...], targets: tuple[int | str, ...], dtype: np.dtype[Any]
     ) -> None:
         if np.issubdtype(dtype, np.integer):
-            raise ShapeError(
-                f"SoftCrossEntropyLoss: expected probabilities of shape {list(logits)}, got integers {list(targets)}"
-            )
+            raise ShapeError(f"expected probabilities of shape {list(logits)}, got integers {list(targets)}")
         super()._check_shapes(logits, targets, dtype)
+
+
+def _soft(logits: Array, target: Array) -> bool:
+    """Whether the targets are rows of probabilities, not labels."""
+    return len(target.shape) == len(logits.shape)
+
+
+def _holding(labels: Array, extra: int) -> Array:
+    """The labels in a dtype that holds `extra` too: bytes hold no -100."""
+    info = np.iinfo(labels.dtype)
+    return labels if info.min <= extra <= info.max else cast(labels, "int64")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import upstream
+from noeira.nn.loss.arguments import flag, integer, number, numbers, refused
 from noeira.nn.loss.reduction import ElementwiseLoss
 from noeira.ops.dispatch import Array, ShapeError
 from noeira.ops.elementwise import absolute, equal, exp, log, maximum, where
@@ -62,18 +61,17 @@ class BCEWithLogitsLoss(ElementwiseLoss):
     def _weights(self, name: str, value: Any) -> np.ndarray | None:
         if value is None:
             return None
-        array = np.atleast_1d(np.asarray(value, np.float64))
-        if array.ndim != 1 or not np.isfinite(array).all():
-            raise ValueError(f"BCEWithLogitsLoss: expected {name} to be a finite number or one a column, got {value!r}")
+        wanted = "to be a finite number or one a column"
+        array = np.atleast_1d(numbers(self, name, value, wanted))
+        if array.ndim != 1:
+            raise refused(self, name, wanted, value)
         return array
 
     def _check_shapes(self, prediction: Shape, target: Shape, where_: str = "") -> None:
         super()._check_shapes(prediction, target, where_)
         for name, value in (("weight", self.element_weight), ("pos_weight", self.pos_weight)):
             if value is not None and len(value) not in (1, prediction[-1]):
-                raise ShapeError(
-                    f"BCEWithLogitsLoss: expected 1 or {prediction[-1]} numbers as {name}, got {len(value)}"
-                )
+                raise ShapeError(f"expected 1 or {prediction[-1]} numbers as {name}, got {len(value)}")
 
     def _positive(self, target: Array) -> Array:
         """T, times pos_weight."""
@@ -124,7 +122,7 @@ class KLDivLoss(ElementwiseLoss):
 
     def __init__(self, reduction: str = "mean", log_target: bool = False, *, factor: float = 1.0):
         super().__init__(reduction, factor=factor)
-        self.log_target = bool(log_target)
+        self.log_target = flag(self, "log_target", log_target)
 
     def element(self, prediction: Array, target: Array) -> Array:
         """T (log t - p), 0 where t is 0."""
@@ -174,11 +172,11 @@ class TwoHotLoss(ElementwiseLoss):
         self, bins: int = 255, low: float = -20.0, high: float = 20.0, *, symlog: bool = True, reduction: str = "mean"
     ):
         super().__init__(reduction)
-        if not isinstance(bins, int) or bins < 2:
-            raise ValueError(f"TwoHotLoss: expected bins to be an integer >= 2, got {bins!r}")
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"TwoHotLoss: expected finite low < high, got {low!r} and {high!r}")
-        self.bins, self.low, self.high, self.symlog = bins, float(low), float(high), bool(symlog)
+        self.bins = integer(self, "bins", bins, "to be an integer >= 2", low=2)
+        self.low, self.high = number(self, "low", low), number(self, "high", high)
+        if not self.low < self.high:
+            raise ValueError(f"TwoHotLoss: expected low < high, got {low!r} and {high!r}")
+        self.symlog = flag(self, "symlog", symlog)
 
     @property
     def centres(self) -> np.ndarray:
@@ -207,12 +205,9 @@ class TwoHotLoss(ElementwiseLoss):
         """Softmax(z) - q [..., K]."""
         return softmax(prediction) - self.encode(target)
 
-    def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
-        """Dloss -> dlogits [..., K]."""
-        prediction, target, mask, weight = saved
-        grad = upstream(grad_loss, prediction)
-        mask, grad = None if mask is None else _each(mask), _each(grad) if grad.shape else grad
-        return super().vjp((prediction, target, mask, weight), grad)
+    def spread(self, x: Array) -> Array:
+        """Once for all bins."""
+        return _each(x)
 
     def expected_target(self, prediction: Shape) -> Shape:
         """The logits' shape without the bins."""
@@ -221,7 +216,7 @@ class TwoHotLoss(ElementwiseLoss):
     def _check_shapes(self, prediction: Shape, target: Shape, where_: str = "") -> None:
         if len(prediction) < 2 or prediction[-1] != self.bins or tuple(target) != tuple(prediction[:-1]):
             raise ShapeError(
-                f"TwoHotLoss: expected logits [..., {self.bins}] and targets [...]{where_}, "
+                f"expected logits [..., {self.bins}] and targets [...]{where_}, "
                 f"got {list(prediction)} and {list(target)}"
             )
 

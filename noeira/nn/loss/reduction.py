@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.loss import Loss, upstream
+from noeira.nn.loss.arguments import choice, number
+from noeira.nn.loss.loss import Loss, check_arrays, check_mask, upstream
 from noeira.ops.dispatch import Array, ShapeError, is_staged, size
-from noeira.ops.elementwise import cast, maximum, where
-from noeira.ops.reduce import count_axis, sum_axis
+from noeira.ops.elementwise import cast, greater, maximum, where
+from noeira.ops.reduce import count_axis, sum_axes, sum_axis
 from noeira.ops.shape import reshape
 from noeira.runtime.staging import Shape
 
@@ -37,8 +38,8 @@ class ElementwiseLoss(Loss):
 
     loss = sum of factor l(p, t) over the elements that count / weight
 
-    with the weight by reduction: "mean" the number of elements that count, "batchmean" the number of samples, "sum" 1;
-    "none" leaves the elements apart. Where nothing counts the loss is 0.
+    with the weight by reduction: "mean" the number of elements that count, "batchmean" the number of samples of which
+    one does, "sum" 1; "none" leaves the elements apart. Where nothing counts the loss is 0.
 
     Args:
         reduction: "mean", "sum", "batchmean" or "none".
@@ -55,11 +56,7 @@ class ElementwiseLoss(Loss):
     """
 
     def __init__(self, reduction: str = "mean", *, factor: float = 1.0):
-        if reduction not in REDUCTIONS:
-            raise ValueError(
-                f"{type(self).__name__}: expected reduction out of {', '.join(REDUCTIONS)}, got {reduction!r}"
-            )
-        self.reduction, self.factor = reduction, float(factor)
+        self.reduction, self.factor = choice(self, "reduction", reduction, REDUCTIONS), number(self, "factor", factor)
 
     def element(self, prediction: Array, target: Array) -> Array:
         """L(p, t), elementwise."""
@@ -91,46 +88,61 @@ class ElementwiseLoss(Loss):
     def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
         """Dloss -> dp."""
         prediction, target, mask, weight = saved
-        grad = upstream(grad_loss, prediction)
+        apart = self.reduction == "none"
+        grad = upstream(grad_loss, prediction, tuple(target.shape) if apart else ())
         if self.reduction in ("mean", "batchmean"):
             grad = grad / maximum(weight, 1.0)
         if self.factor != 1:
             grad = grad * self.factor
-        slope = self.slope(prediction, target) * grad
-        return slope if mask is None else where(mask, slope, 0.0)
+        slope = self.slope(prediction, target) * (self.spread(grad) if apart else grad)
+        return slope if mask is None else where(self.spread(mask), slope, 0.0)
 
     def check_targets(self, targets: np.ndarray, prediction_shape: Shape, name: str) -> None:
-        """Refuse targets of another shape than the prediction's."""
+        """Refuse targets of another shape than the prediction's, and such as are no real numbers."""
+        self._check_kind(targets)
         self._check_shapes((len(targets), *prediction_shape[1:]), targets.shape, f" in data set '{name}'")
 
     def expected_target(self, prediction: Shape) -> Shape:
         """Shape of the target for a prediction of this shape."""
         return prediction
 
+    def spread(self, x: Array) -> Array:
+        """What belongs to a target, for every number of the prediction that belongs to it."""
+        return x
+
+    def _check_kind(self, target: Array) -> None:
+        if not np.can_cast(target.dtype, np.longdouble):
+            raise ShapeError(f"expected targets that are real numbers, got {target.dtype} {list(target.shape)}")
+
     def _check_shapes(self, prediction: Shape, target: Shape, where_: str = "") -> None:
+        if not prediction:
+            raise ShapeError(f"expected a prediction [batch, ...], got {list(prediction)}")
         wanted = self.expected_target(tuple(prediction))
         if tuple(target) != tuple(wanted):
             raise ShapeError(
-                f"{type(self).__name__}: for a prediction {list(prediction)} expected targets of shape "
-                f"{list(wanted)}{where_}, got {list(target)}"
+                f"for a prediction {list(prediction)} expected targets of shape {list(wanted)}{where_}, "
+                f"got {list(target)}"
             )
 
     def _checked(self, prediction: Array, target: Array, mask: Array | None) -> Array:
         """The target in the prediction's dtype."""
+        check_arrays(prediction, target)
+        self._check_kind(target)
         self._check_shapes(tuple(prediction.shape), tuple(target.shape))
-        if mask is not None and (mask.dtype != np.bool_ or tuple(mask.shape) != tuple(target.shape)):
-            raise ShapeError(
-                f"{type(self).__name__}: expected a boolean mask of shape {list(target.shape)}, "
-                f"got {mask.dtype} {list(mask.shape)}"
-            )
+        if mask is not None:
+            check_mask(mask, target.shape)
         return cast(target, prediction.dtype.name)
 
     def _weight(self, values: Array, mask: Array | None) -> Array:
-        if self.reduction == "batchmean":
-            return count(values, 1)
-        if self.reduction != "mean":
+        if self.reduction not in ("mean", "batchmean"):
             return np.asarray(1, values.dtype)
-        return count(values) if mask is None else total(where(mask, np.ones(1, values.dtype), 0.0))
+        if mask is None:
+            return count(values, 1 if self.reduction == "batchmean" else None)
+        one = np.ones(1, values.dtype)
+        counted = where(mask, one, 0.0)
+        if self.reduction == "batchmean":
+            counted = where(greater(sum_axes(counted, tuple(range(1, counted.ndim))), 0.0), one, 0.0)
+        return total(counted)
 
     def _shown(self) -> list[str]:
         """Arguments that are not the defaults."""

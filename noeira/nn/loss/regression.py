@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
-
+from noeira.nn.loss.arguments import choice, flag, is_number, positive, refused
 from noeira.nn.loss.reduction import ElementwiseLoss
 from noeira.ops.dispatch import Array, ShapeError
 from noeira.ops.elementwise import absolute, exp, greater, log, maximum, sign, where
 from noeira.ops.formula import formula, formula_grad
 from noeira.ops.pieces import concat, split
 from noeira.runtime.staging import Shape
-
-
-def _positive(owner: object, name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{type(owner).__name__}: expected {name} to be a finite number > 0, got {value!r}")
-    return float(value)
 
 
 class MSELoss(ElementwiseLoss):
@@ -110,7 +102,7 @@ class SmoothL1Loss(ElementwiseLoss):
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0, *, factor: float = 1.0):
         super().__init__(reduction, factor=factor)
-        self.beta = _positive(self, "beta", beta)
+        self.beta = positive(self, "beta", beta)
 
     def element(self, prediction: Array, target: Array) -> Array:
         """Square below beta, line above."""
@@ -150,7 +142,7 @@ class HuberLoss(ElementwiseLoss):
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0, *, factor: float = 1.0):
         super().__init__(reduction, factor=factor)
-        self.delta = _positive(self, "delta", delta)
+        self.delta = positive(self, "delta", delta)
 
     def element(self, prediction: Array, target: Array) -> Array:
         """Square up to delta, line above."""
@@ -205,19 +197,21 @@ class GaussianNLLLoss(ElementwiseLoss):
         factor: float = 1.0,
     ):
         super().__init__(reduction, factor=factor)
-        if variance not in ("log", "value"):
-            raise ValueError(f"GaussianNLLLoss: expected variance 'log' or 'value', got {variance!r}")
-        if limits is not None and (variance != "log" or not limits[0] < limits[1]):
-            raise ValueError(f"GaussianNLLLoss: expected limits (low, high) of log variances, got {limits!r}")
-        self.full, self.eps, self.variance, self.limits = bool(full), _positive(self, "eps", eps), variance, limits
+        self.full, self.eps = flag(self, "full", full), positive(self, "eps", eps)
+        self.variance = choice(self, "variance", variance, ("value", "log"))
+        self.limits = None if limits is None else self._ends(limits)
+
+    def _ends(self, limits: tuple[float, float]) -> tuple[float, float]:
+        ends = list(limits) if isinstance(limits, list | tuple) else []
+        if self.variance != "log" or len(ends) != 2 or not all(map(is_number, ends)) or not ends[0] < ends[1]:
+            raise refused(self, "limits", "(low, high) of log variances, with variance='log'", limits)
+        return float(ends[0]), float(ends[1])
 
     def expected_target(self, prediction: Shape) -> Shape:
         """Half as wide as the prediction."""
         width = prediction[-1] if prediction else 0
         if not isinstance(width, int) or width < 2 or width % 2:
-            raise ShapeError(
-                f"GaussianNLLLoss: expected a prediction [..., 2 D], means and then variances, got {list(prediction)}"
-            )
+            raise ShapeError(f"expected a prediction [..., 2 D], means and then variances, got {list(prediction)}")
         return (*prediction[:-1], width // 2)
 
     def _halves(self, prediction: Array) -> tuple[Array, Array]:
@@ -251,13 +245,9 @@ class GaussianNLLLoss(ElementwiseLoss):
             dlog = formula_grad(dlog, second, "clamp", *self.limits)
         return concat([off * precision, dlog], -1)
 
-    def vjp(self, saved: Any, grad_loss: Array | float = 1.0) -> Array:
-        """Dloss -> dprediction."""
-        prediction, target, mask, weight = saved
-        twice = None if mask is None else concat([mask, mask], -1)
-        if self.reduction == "none" and np.ndim(grad_loss) > 0:
-            grad_loss = concat([grad_loss, grad_loss], -1)
-        return super().vjp((prediction, target, twice, weight), grad_loss)
+    def spread(self, x: Array) -> Array:
+        """Once for the means, once for the variances."""
+        return concat([x, x], -1)
 
     def _shown(self) -> list[str]:
         shown = super()._shown() + (["full=True"] if self.full else [])
