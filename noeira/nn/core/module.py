@@ -351,7 +351,6 @@ def _check_arrays(self: Module, inputs: tuple[Any, ...]) -> None:
 
 def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Wrap forward or vjp: keep the stack of running modules, check inputs, and say where an error arose."""
-
     signature = inspect.signature(method)
 
     @functools.wraps(method)

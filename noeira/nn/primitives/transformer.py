@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from noeira.nn.core.arguments import positive, positives
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.formula import swiglu, swiglu_grad
 from noeira.ops.reduce import sum_axis, sum_to
@@ -44,8 +44,9 @@ class BiasAdd(Module):
     def __init__(self, *shape: int, init: Initializer | None = None):
         if not shape:
             raise ValueError("BiasAdd: expected the shape of the last axes, got nothing")
-        positive(self, **{f"size {i}": size for i, size in enumerate(shape)})
-        self.bias = Param(shape, init=init or Zero(), decay=False)
+        self.bias = Param(
+            positives(self, **{f"shape[{i}]": size for i, size in enumerate(shape)}), init=init or Zero(), decay=False
+        )
 
     def expects(self) -> Width:
         """The last size on the last axis."""
@@ -104,8 +105,7 @@ class SwiGLU(Module):
     tokenwise = True
 
     def __init__(self, hidden: int):
-        positive(self, hidden=hidden)
-        self.hidden = hidden
+        self.hidden = positive(self, "hidden", hidden)
 
     def expects(self) -> Width:
         """Twice `hidden` on the last axis."""
@@ -132,8 +132,7 @@ class _Conditioned(Module):
     """Base of the pieces of adaptive norms: three inputs of one width."""
 
     def __init__(self, features: int):
-        positive(self, features=features)
-        self.features = features
+        self.features = positive(self, "features", features)
 
     def expects(self) -> Width:
         """`features` on the last axis."""
@@ -150,7 +149,9 @@ class _Conditioned(Module):
 
 def _expect_unchanged(x: Array, y: Array) -> None:
     if tuple(y.shape) != tuple(x.shape):
-        raise ShapeError(f"expected inputs that broadcast to the shape {list(x.shape)} of the first, got {list(y.shape)}")
+        raise ShapeError(
+            f"expected inputs that broadcast to the shape {list(x.shape)} of the first, got {list(y.shape)}"
+        )
 
 
 class Gate(_Conditioned):
@@ -306,8 +307,7 @@ class SinusoidalPosAdd(Module):
     """
 
     def __init__(self, seq_len: int, features: int):
-        positive(self, seq_len=seq_len, features=features)
-        self.seq_len, self.features = seq_len, features
+        self.seq_len, self.features = positives(self, seq_len=seq_len, features=features)
 
     def expects(self) -> Width:
         """`features` on the last axis."""
