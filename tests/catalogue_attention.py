@@ -164,7 +164,7 @@ MISTAKES = (
     Mistake(
         "dropout above 1",
         lambda: nn.ScaledDotProductAttention(8, 2, dropout_p=1.5),
-        r"expected a probability dropout_p between 0 and 1, got 1\.5",
+        r"expected dropout_p to be a number between 0 and 1, got 1\.5",
         ValueError,
     ),
 )

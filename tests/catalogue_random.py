@@ -186,7 +186,7 @@ ROWS: tuple[Row, ...] = (
         ("chain",), (Sample("rank 2", (), ((7, 5),)),), step=1e-3),
     Row("RSample", nn.RSample, nn.RSample, _rsample_twin, ("x", "draw"), RSAMPLE,
         (_wide(nn.RSample, 3),
-         Mistake("scale", lambda: nn.RSample(3, 0.0), r"expected a positive action_scale, got 0\.0", ValueError),
+         Mistake("scale", lambda: nn.RSample(3, 0.0), r"expected action_scale to be a positive .*, got 0\.0", ValueError),
          Mistake("size", lambda: nn.RSample(0), r"action_dim to be a positive integer, got 0", ValueError)),
         step=1e-3),
     Row("RSample, evaluation", nn.RSample, nn.RSample, _rsample_twin, ("x",), RSAMPLE[:1], prepare=_evaluating),
@@ -202,7 +202,7 @@ ROWS: tuple[Row, ...] = (
         (replace(SIGREG[0], compiled=False),), step=1e-3),
     Row("HashDropout", nn.HashDropout, nn.HashDropout, _hash_dropout_twin, ("draw",),
         (DROPOUT[0], *(replace(sample, compiled=False) for sample in DROPOUT[1:])),
-        (Mistake("p", lambda: nn.HashDropout(1.5), r"HashDropout: expected a probability p .* got 1\.5", ValueError),)),
+        (Mistake("p", lambda: nn.HashDropout(1.5), r"HashDropout: expected p to be .* got 1\.5", ValueError),)),
     Row("HashDropout, off", nn.HashDropout, lambda p: nn.HashDropout(p, dropout=False), _hash_dropout_twin, (),
         DROPOUT[:1]),
 )  # fmt: skip

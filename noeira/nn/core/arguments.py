@@ -63,17 +63,19 @@ def sizes(owner: object, name: str, value: object, axes: int, least: int = 1) ->
 
 def number(owner: object, name: str, value: object, low: float = -MAX, high: float = MAX) -> float:
     """A number between two bounds, by default any finite one."""
-    if not _is_number(value) or not low <= value <= high:  # type: ignore[operator]
+    plain = _plain(value)
+    if plain is None or not low <= plain <= high:
         bounds = f" between {low:g} and {high:g}" if high < MAX else f" of at least {low:g}" if low > -MAX else ""
         refuse(owner, name, f"a {'finite ' if MAX in (high, -low) else ''}number{bounds}", value)
-    return float(value)  # type: ignore[arg-type]
+    return float(plain)
 
 
 def positive_number(owner: object, name: str, value: object) -> float:
     """A finite number above 0."""
-    if not _is_number(value) or not 0 < value <= MAX:  # type: ignore[operator]
+    plain = _plain(value)
+    if plain is None or not 0 < plain <= MAX:
         refuse(owner, name, "a positive finite number", value)
-    return float(value)  # type: ignore[arg-type]
+    return float(plain)
 
 
 def probability(owner: object, name: str, value: object) -> float:
@@ -81,5 +83,8 @@ def probability(owner: object, name: str, value: object) -> float:
     return number(owner, name, value, 0, 1)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+def _plain(value: object) -> int | float | None:
+    """The number as one of Python's, None where it is none."""
+    if isinstance(value, np.integer | np.floating):
+        return value.item()
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

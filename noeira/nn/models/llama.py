@@ -133,10 +133,10 @@ class LlamaBlock(Module):
         *,
         hidden_dim: int,
         theta: float = 10000.0,
-        eps: float = 1e-5,
+        eps: float | None = 1e-5,
         init: Initializer | None = None,
     ):
-        hidden_dim = positive(self, "hidden_dim", hidden_dim)
+        embed_dim, hidden_dim = positives(self, embed_dim=embed_dim, hidden_dim=hidden_dim)
         self.norm_1 = RMSNorm(embed_dim, eps)
         self.attention = GroupedQueryAttention(embed_dim, num_heads, num_kv_heads, theta=theta, init=init)
         self.norm_2 = RMSNorm(embed_dim, eps)
@@ -205,7 +205,7 @@ class LlamaConfig:
     num_kv_heads: int | None = None
     hidden_dim: int | None = None
     theta: float = 10000.0
-    eps: float = 1e-5
+    eps: float | None = 1e-5
     tied: bool = False
 
     @staticmethod

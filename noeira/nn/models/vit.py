@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from noeira.nn.combinators import Repeat, Sequential
-from noeira.nn.core.arguments import positive, positives, sizes
+from noeira.nn.core.arguments import positives, sizes
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Normal
 from noeira.nn.core.module import Module, Width
@@ -57,7 +57,7 @@ class PatchEmbed(Module):
     """
 
     def __init__(self, in_channels: int, embed_dim: int, patch_size: int, *, init: Initializer | None = None):
-        self.patch_size = positive(self, "patch_size", patch_size)
+        self.patch_size, embed_dim = positives(self, patch_size=patch_size, embed_dim=embed_dim)
         self.conv = Conv2D(in_channels, embed_dim, patch_size, stride=patch_size, init=init)
         self.transpose = Transpose2D()
 

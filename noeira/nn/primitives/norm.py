@@ -51,7 +51,7 @@ class RowNorm(Module):
                 )
             width = width[0]
         self.normalized_shape = positive(self, "normalized_shape", width)
-        self.eps = None if eps is None else number(self, "eps", eps, 0)
+        self.eps = None if eps is None and not self.center else number(self, "eps", eps, 0)
         self.weight = scale_param(self.normalized_shape) if affine else None
         self.bias = shift_param(self.normalized_shape) if affine and bias else None
 
