@@ -240,7 +240,10 @@ ROWS: tuple[Row, ...] = (
         ("q", "k", "v", "mask", "y", "stats"), MASKED),
     Row("SelfAttentionPos", nn.SelfAttentionPos, nn.SelfAttentionPos, _cross_twin, ACROSS, SQUARE),
     Row("SelfAttentionPosMasked", nn.SelfAttentionPosMasked, nn.SelfAttentionPosMasked, _cross_twin,
-        ("q", "k", "v", "mask", "y", "stats"), SQUARE_MASKED),
+        ("q", "k", "v", "mask", "y", "stats"), SQUARE_MASKED,
+        tuple(Mistake(label, lambda masks=masks: nn.SelfAttentionPosMasked(8, 2)(*[_zeros(1, 3, 8)] * 3, *masks),
+                      r"module SelfAttentionPosMasked\(8, 2\): expected q, k, v and a key mask, got no mask")
+              for label, masks in (("no mask", ()), ("a mask that is None", (None,))))),
     Row("RoPE", nn.RoPE, nn.RoPE, _rope_twin, (), ROPE_SAMPLES,
         (Mistake("odd width", lambda: nn.RoPE(3), r"RoPE: expected head_dim to be a positive even integer, got 3",
                  ValueError),

@@ -326,6 +326,14 @@ ROWS: tuple[Row, ...] = (
         _batch_norm,
         ("x", "stats", "flag"),
         BATCH_1D[:4:3],
+        (
+            Mistake(
+                "batch of one in evaluation",
+                lambda: nn.BatchNorm1D(3, track_running_stats=False).eval()(_zeros(1, 3)),
+                r"BatchNorm1D\(3.*\): without running statistics, BatchNorm needs more than one value per channel .*, "
+                r"got an input of shape \[1, 3\]; use a larger batch, or track_running_stats=True",
+            ),
+        ),
         prepare=nn.BatchNorm1D.eval,
     ),
     Row(

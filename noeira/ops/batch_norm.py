@@ -42,6 +42,7 @@ def _options(eps: float, momentum: float, training: bool, activation: str) -> np
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def batch_norm_train(
     x: Array,
     weight: Array | None,
@@ -66,15 +67,14 @@ def batch_norm_train(
     wide, axes = x.astype(np.float64), _axes(x)
     count = x.size // x.shape[1]
     new_mean, new_var = np.zeros(0, x.dtype), np.zeros(0, x.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, variance = wide.mean(axis=axes), wide.var(axis=axes)
-        stats = pack_stats(mean, variance, eps, x.dtype)
-        if running_mean is not None and running_var is not None:
-            unbiased = variance * (count / (count - 1))
-            new_mean = _moved(running_mean, mean, momentum)
-            new_var = _moved(running_var, unbiased, momentum)
-        y = (wide - _channels(mean, x)) / np.sqrt(_channels(variance, x) + eps)
-        return activate(_affine(y, x, weight, bias), activation), stats, new_mean, new_var
+    mean, variance = wide.mean(axis=axes), wide.var(axis=axes)
+    stats = pack_stats(mean, variance, eps, x.dtype)
+    if running_mean is not None and running_var is not None:
+        unbiased = variance * (count / (count - 1))
+        new_mean = _moved(running_mean, mean, momentum)
+        new_var = _moved(running_var, unbiased, momentum)
+    y = (wide - _channels(mean, x)) / np.sqrt(_channels(variance, x) + eps)
+    return activate(_affine(y, x, weight, bias), activation), stats, new_mean, new_var
 
 
 def _moved(old: np.ndarray, new: np.ndarray, momentum: float) -> np.ndarray:
@@ -124,6 +124,7 @@ def _(
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def batch_norm_eval(
     x: Array,
     weight: Array | None,
@@ -196,6 +197,7 @@ def _through(grad: Array, x: Array, stats: Array, weight: Array | None, bias: Ar
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def batch_norm_normalised(x: Array, stats: Array) -> Array:
     """(x - mean) rstd by the statistics [C, 3] of a batch norm."""
     n = x.astype(np.float64) - _channels(stats[:, 0], x) - _channels(stats[:, 1], x)
@@ -208,6 +210,7 @@ def _(x: Array, stats: Array) -> Array:
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def _batch_norm_input_grad(
     grad: Array, x: Array, stats: Array, weight: Array | None, bias: Array | None, training: bool, activation: str
 ) -> Array:
@@ -222,6 +225,7 @@ def _batch_norm_input_grad(
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def _batch_norm_grad(
     weight_grad: Array,
     bias_grad: Array,

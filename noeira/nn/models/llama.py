@@ -107,7 +107,7 @@ class LlamaBlock(Module):
         num_kv_heads: Heads of keys and values; as many by default.
         hidden_dim: Width of u and of v.
         theta: Base of the rotary frequencies.
-        eps: Of the norms.
+        eps: Of the norms; None as in `RMSNorm`.
         init: Initializer of the weights; the model's by default.
 
     Shape:
@@ -193,7 +193,7 @@ class LlamaConfig:
         num_kv_heads: Heads of keys and values; as many as of queries by default.
         hidden_dim: Width of the feed-forward nets; by default 8/3 embed_dim, rounded up to a multiple of 32.
         theta: Base of the rotary frequencies.
-        eps: Of the norms.
+        eps: Of the norms; None as in `RMSNorm`.
         tied: Whether the head is the token embedding, transposed.
     """
 
