@@ -197,7 +197,7 @@ ROWS: tuple[Row, ...] = (
     Row("SIGReg", nn.SIGReg, nn.SIGReg, _sigreg_twin, ("x", "draw"), SIGREG,
         (_wide(nn.SIGReg, 5, 7),
          Mistake("rank", lambda: nn.SIGReg(5)(_zeros(2, 3, 4, 5)), r"\[B, D\] or \[B, T, D\] .*, got \[2, 3, 4, 5\]"),
-         Mistake("knots", lambda: nn.SIGReg(5, 7, 1), r"expected at least 2 knots, got 1", ValueError)), step=1e-3),
+         Mistake("knots", lambda: nn.SIGReg(5, 7, 1), r"expected knots to be an integer of at least 2, got 1", ValueError)), step=1e-3),
     Row("SIGReg, kept projections", nn.SIGReg, lambda *a: nn.SIGReg(*a, resample=False), _sigreg_twin, ("x", "draw"),
         (replace(SIGREG[0], compiled=False),), step=1e-3),
     Row("HashDropout", nn.HashDropout, nn.HashDropout, _hash_dropout_twin, ("draw",),
