@@ -433,7 +433,7 @@ LOSS_MISTAKES = (
     Mistake(
         "smoothing above 1",
         lambda: nn.CrossEntropyLoss(label_smoothing=1.5),
-        r"CrossEntropyLoss: expected label_smoothing in \[0, 1\], got 1\.5",
+        r"CrossEntropyLoss: expected label_smoothing to be a number between 0 and 1, got 1\.5",
         ValueError,
     ),
 )
@@ -487,7 +487,7 @@ ROWS: tuple[Row, ...] = (
         ("draw",),
         DROPOUT,
         tuple(
-            Mistake(f"p {p}", lambda p=p: nn.Dropout(p), rf"expected a probability p .* 0 and 1, got {p}", ValueError)
+            Mistake(f"p {p}", lambda p=p: nn.Dropout(p), rf"expected p to be a number .* 0 and 1, got {p}", ValueError)
             for p in (-0.1, 1.5, float("nan"))
         ),
     ),
@@ -500,7 +500,11 @@ ROWS: tuple[Row, ...] = (
         _chain_twin,
         ("chain",),
         (Sample("three", (3,), ((7, 5),)), Sample("one", (1,), ((1, 5),))),
-        (Mistake("none", lambda: nn.Repeat(0, nn.Tanh), r"expected a positive number of modules, got 0", ValueError),),
+        (
+            Mistake(
+                "none", lambda: nn.Repeat(0, nn.Tanh), r": expected count to be a positive integer, got 0", ValueError
+            ),
+        ),
         step=4e-3,
     ),
     _loss("labels", _label_samples(), LOSS_MISTAKES),

@@ -164,7 +164,7 @@ MISTAKES = (
     Mistake(
         "dropout above 1",
         lambda: nn.ScaledDotProductAttention(8, 2, dropout_p=1.5),
-        r"expected a probability dropout_p between 0 and 1, got 1\.5",
+        r"expected dropout_p to be a number between 0 and 1, got 1\.5",
         ValueError,
     ),
 )
@@ -240,7 +240,10 @@ ROWS: tuple[Row, ...] = (
         ("q", "k", "v", "mask", "y", "stats"), MASKED),
     Row("SelfAttentionPos", nn.SelfAttentionPos, nn.SelfAttentionPos, _cross_twin, ACROSS, SQUARE),
     Row("SelfAttentionPosMasked", nn.SelfAttentionPosMasked, nn.SelfAttentionPosMasked, _cross_twin,
-        ("q", "k", "v", "mask", "y", "stats"), SQUARE_MASKED),
+        ("q", "k", "v", "mask", "y", "stats"), SQUARE_MASKED,
+        tuple(Mistake(label, lambda masks=masks: nn.SelfAttentionPosMasked(8, 2)(*[_zeros(1, 3, 8)] * 3, *masks),
+                      r"module SelfAttentionPosMasked\(8, 2\): expected q, k, v and a key mask, got no mask")
+              for label, masks in (("no mask", ()), ("a mask that is None", (None,))))),
     Row("RoPE", nn.RoPE, nn.RoPE, _rope_twin, (), ROPE_SAMPLES,
         (Mistake("odd width", lambda: nn.RoPE(3), r"RoPE: expected head_dim to be a positive even integer, got 3",
                  ValueError),

@@ -319,7 +319,7 @@ def _joined_mistakes(cls: type) -> tuple[Mistake, ...]:
     return (
         Mistake("not a module", lambda: cls(np.tanh), rf"{name}: expected (a module|modules), got ufunc",
                 nn.CompositionError),
-        Mistake("no axis", lambda: cls(nn.ReLU(), axis="channels"), rf"{name}: expected an axis, got 'channels'",
+        Mistake("no axis", lambda: cls(nn.ReLU(), axis="channels"), rf"{name}: expected axis to be an axis number, got 'channels'",
                 ValueError),
         Mistake("images joined on the last axis", lambda: cls(nn.Conv2D(3, 2, 3)),
                 rf"{name}: .*Conv2D\(3, 2, .*\) has [23] features on axis 1, but outputs are joined on axis -1: "
@@ -374,6 +374,6 @@ ROWS: tuple[Row, ...] = (
         ("chain",), RANKS[:1], step=4e-3),
     Row("RepeatConditional", nn.RepeatConditional, lambda depth: nn.RepeatConditional(depth, Film), _film, ("chain",),
         CONDITIONED,
-        (Mistake("none", lambda: nn.RepeatConditional(0, Film), r"expected a positive number of modules, got 0",
+        (Mistake("none", lambda: nn.RepeatConditional(0, Film), r": expected count to be a positive integer, got 0",
                  ValueError),), step=4e-3),
 )  # fmt: skip

@@ -201,11 +201,24 @@ AVG = (
 ADAPTIVE = (
     Sample("global", (1,), ((2, 3, 5, 7),)),
     Sample("uneven", ((3, 4),), ((2, 3, 7, 6),)),
+    Sample("rows as they are", ((None, 2),), ((2, 2, 5, 7),), compiled=False),
+    Sample("columns as they are", ((3, None),), ((1, 2, 4, 5),), compiled=False),
     Sample("more outputs than inputs", (5,), ((2, 2, 3, 2),)),
     Sample("batch 1", (1,), ((1, 1, 1, 1),)),
     Sample("large magnitudes", (2,), ((2, 2, 5, 5),), 1e4),
     Sample("empty batch", (2,), ((0, 2, 5, 5),)),
 )
+ADAPTIVE_MISTAKES = (
+    Mistake("no rows", lambda: nn.AdaptiveAvgPool2D(1)(_zeros(2, 3, 0, 4)),
+            r"AdaptiveAvgPool2D\(1\): expected maps of at least one row and one column, got \[2, 3, 0, 4\]"),
+    Mistake("no columns", lambda: nn.AdaptiveAvgPool2D((None, 1))(_zeros(2, 3, 4, 0)),
+            r"expected maps of at least one row and one column, got \[2, 3, 4, 0\]"),
+    *(
+        Mistake(f"output_size {size!r}", lambda size=size: nn.AdaptiveAvgPool2D(size),
+                r"AdaptiveAvgPool2D: expected output_size to be a positive integer or 2 of them", ValueError)
+        for size in (None, (2,), (None, 0), (1, True), "22")
+    ),
+)  # fmt: skip
 
 
 def _max_twin(layer: nn.MaxPool2D) -> Twin:
@@ -322,7 +335,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "AdaptiveAvgPool2D", nn.AdaptiveAvgPool2D, nn.AdaptiveAvgPool2D,
         lambda layer: lambda params, x: _empty_safe(F.adaptive_avg_pool2d)(x, layer.output_size),
-        ("shape",), ADAPTIVE, _pool_mistakes(nn.AdaptiveAvgPool2D, 1),
+        ("shape",), ADAPTIVE, (*_pool_mistakes(nn.AdaptiveAvgPool2D, 1), *ADAPTIVE_MISTAKES),
     ),
     Row(
         "Upsample2x", nn.Upsample2x, nn.Upsample2x,

@@ -147,7 +147,14 @@ ROWS: tuple[Row, ...] = (
         2.0,
         1.0,
         samples=ELEMENTWISE[:2],
-        mistakes=(Mistake("beta", lambda: nn.Softplus(0), r"Softplus: expected a positive beta, got 0", ValueError),),
+        mistakes=(
+            Mistake(
+                "beta",
+                lambda: nn.Softplus(0),
+                r"Softplus: expected beta to be a positive finite number, got 0",
+                ValueError,
+            ),
+        ),
     ),
     _formula(nn.Symlog, _symlog),
     _formula(nn.Symexp, _symexp, samples=MODERATE),

@@ -67,7 +67,7 @@ def _row_mistakes(cls: type, *args: Any) -> tuple[Mistake, ...]:
         Mistake(
             "two axes",
             lambda: cls((2, 3), *args),
-            rf"{name}: expected the width of the last axis, got \(2, 3\)",
+            rf"{name}: expected normalized_shape to be the width of the last axis, got \(2, 3\)",
             ValueError,
         ),
     )
@@ -158,7 +158,7 @@ def _batch_mistakes(cls: type, shape: tuple[int, ...], one: tuple[int, ...]) -> 
         Mistake(
             "momentum",
             lambda: cls(3, momentum=2.0),
-            rf"{name}: expected a momentum between 0 and 1, got 2\.0",
+            rf"{name}: expected momentum to be a number between 0 and 1, got 2\.0",
             ValueError,
         ),
         Mistake(
@@ -326,6 +326,14 @@ ROWS: tuple[Row, ...] = (
         _batch_norm,
         ("x", "stats", "flag"),
         BATCH_1D[:4:3],
+        (
+            Mistake(
+                "batch of one in evaluation",
+                lambda: nn.BatchNorm1D(3, track_running_stats=False).eval()(_zeros(1, 3)),
+                r"BatchNorm1D\(3.*\): without running statistics, BatchNorm needs more than one value per channel .*, "
+                r"got an input of shape \[1, 3\]; use a larger batch, or track_running_stats=True",
+            ),
+        ),
         prepare=nn.BatchNorm1D.eval,
     ),
     Row(
@@ -406,7 +414,14 @@ ROWS: tuple[Row, ...] = (
             Sample("wide", (131,), ((3, 131),)),
             Sample("empty batch", (7,), ((0, 7),)),
         ),
-        (Mistake("eps", lambda: nn.MinMaxNorm(4, 0), r"MinMaxNorm: expected a positive eps, got 0", ValueError),),
+        (
+            Mistake(
+                "eps",
+                lambda: nn.MinMaxNorm(4, 0),
+                r"MinMaxNorm: expected eps to be a positive finite number, got 0",
+                ValueError,
+            ),
+        ),
         step=KINKS,
     ),
     Row(

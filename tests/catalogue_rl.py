@@ -250,7 +250,7 @@ ROWS: tuple[Row, ...] = (
                  r"expected inputs of shapes \[\.\.\., A, K\] and ids \[\.\.\.\], got \[2, 5, 3\] and \[2, 1\]"))),
     Row("Reduce, sum", nn.Reduce, nn.Reduce, _reduce_twin, (), _reduce("sum"),
         (Mistake("mode", lambda: nn.Reduce("max"), r"expected mode 'sum' or 'mean', got 'max'", ValueError),
-         Mistake("axis", lambda: nn.Reduce("sum", 1.5), r"Reduce: expected an axis number, got 1\.5", ValueError),
+         Mistake("axis", lambda: nn.Reduce("sum", 1.5), r"Reduce: expected axis to be an axis number, got 1\.5", ValueError),
          Mistake("no such axis", lambda: nn.Reduce("sum", 2)(_zeros(2, 5)), r"that has an axis 2, got \[2, 5\]"),
          Mistake("nothing", lambda: nn.Reduce("mean")(_zeros(2, 0)), r"positive size of axis -1, got \[2, 0\]"))),
     Row("Reduce, mean", nn.Reduce, nn.Reduce, _reduce_twin, (), _reduce("mean")),

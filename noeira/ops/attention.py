@@ -326,7 +326,7 @@ def _(
 
 
 @attention_grad.checked
-def _(q: Array, k: Array, v: Array, out: Array, stats: Array, grad: Array, *rest: Any) -> None:
+def _(q: Array, k: Array, v: Array, out: Array, stats: Array, grad: Array, *rest: Any, **named: Any) -> None:
     expect_grad(grad, out.shape)
 
 
@@ -361,7 +361,7 @@ def _(qkv: Array, mask: Array | None, key_mask: Array | None, key: Array | None,
 
 
 @packed_attention_grad.checked
-def _(qkv: Array, out: Array, stats: Array, grad: Array, *rest: Any) -> None:
+def _(qkv: Array, out: Array, stats: Array, grad: Array, *rest: Any, **named: Any) -> None:
     expect_grad(grad, out.shape)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from noeira.ops.activation import SAVES_OUTPUT, activation_grad, code
 from noeira.ops.activation import activation as activate
 from noeira.ops.dispatch import Array, ShapeError, emit, expect_grad, known_size, op, spec
+from noeira.ops.elementwise import absolute, less_equal, where
 from noeira.ops.memory import accumulate
 from noeira.ops.norm import STATS, or_nothing, pack_stats
 from noeira.ops.reduce import sum_channels
@@ -41,6 +42,7 @@ def _options(eps: float, momentum: float, training: bool, activation: str) -> np
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def batch_norm_train(
     x: Array,
     weight: Array | None,
@@ -55,31 +57,45 @@ def batch_norm_train(
 
     Returns:
         y, the statistics [C, 3] that `batch_norm_grad` needs, and the running mean and variance moved on:
-        (1 - momentum) old + momentum new, where the new variance is the unbiased one. Without running ones: empty.
+        (1 - momentum) old + momentum new, where the new variance is the unbiased one; the old one where that is not
+        finite. Without running ones: empty.
 
     Raises:
         ShapeError: A channel has fewer than two values.
     """
-    _need_two(x)
+    _need_two(x, running_mean is not None)
     wide, axes = x.astype(np.float64), _axes(x)
     count = x.size // x.shape[1]
+    new_mean, new_var = np.zeros(0, x.dtype), np.zeros(0, x.dtype)
     mean, variance = wide.mean(axis=axes), wide.var(axis=axes)
     stats = pack_stats(mean, variance, eps, x.dtype)
-    new_mean, new_var = np.zeros(0, x.dtype), np.zeros(0, x.dtype)
     if running_mean is not None and running_var is not None:
         unbiased = variance * (count / (count - 1))
-        new_mean = ((1 - momentum) * running_mean.astype(np.float64) + momentum * mean).astype(x.dtype)
-        new_var = ((1 - momentum) * running_var.astype(np.float64) + momentum * unbiased).astype(x.dtype)
+        new_mean = _moved(running_mean, mean, momentum)
+        new_var = _moved(running_var, unbiased, momentum)
     y = (wide - _channels(mean, x)) / np.sqrt(_channels(variance, x) + eps)
     return activate(_affine(y, x, weight, bias), activation), stats, new_mean, new_var
 
 
-def _need_two(x: Array) -> None:
+def _moved(old: np.ndarray, new: np.ndarray, momentum: float) -> np.ndarray:
+    return _finite_or(((1 - momentum) * old.astype(np.float64) + momentum * new).astype(old.dtype), old)
+
+
+def _finite_or(new: Array, old: Array) -> Array:
+    """The new statistic where it is finite, else the old one."""
+    largest = float(np.finfo(np.float64 if new.dtype == np.float64 else np.float32).max)
+    return where(less_equal(absolute(new), largest), new, old)  # MAX takes new == new for true, NaN or not
+
+
+def _need_two(x: Array, running: bool) -> None:
     sizes = [x.shape[0], *x.shape[2:]]
     if all(isinstance(size, int | np.integer) for size in sizes) and int(np.prod(sizes)) < 2:
+        when, way = "while training", "eval() to normalise with the running statistics"
+        if not running:
+            when, way = "without running statistics", "track_running_stats=True and eval()"
         raise ShapeError(
-            f"while training, BatchNorm needs more than one value per channel to estimate a variance, got an input of "
-            f"shape {list(x.shape)}; use a larger batch, or eval() to normalise with the running statistics"
+            f"{when}, BatchNorm needs more than one value per channel to estimate a variance, got an input of shape "
+            f"{list(x.shape)}; use a larger batch, or {way}"
         )
 
 
@@ -94,15 +110,21 @@ def _(
     momentum: float,
     activation: str = "identity",
 ) -> Any:
-    _need_two(x)
+    _need_two(x, running_mean is not None)
     running = (0,) if running_mean is None else (x.shape[1],)
     results = [x.spec, spec((x.shape[1], STATS), x), spec(running, x), spec(running, x)]
     parameters = [or_nothing(value, x) for value in (weight, bias, running_mean, running_var)]
     options = _options(eps, momentum, True, activation)
-    return emit("noeira.batch_norm_train", [x, *parameters, options], results, flops=8 * known_size(x.shape))
+    y, stats, mean, var = emit(
+        "noeira.batch_norm_train", [x, *parameters, options], results, flops=8 * known_size(x.shape)
+    )
+    if running_mean is not None:
+        mean, var = _finite_or(mean, running_mean), _finite_or(var, running_var)
+    return y, stats, mean, var
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def batch_norm_eval(
     x: Array,
     weight: Array | None,
@@ -175,6 +197,7 @@ def _through(grad: Array, x: Array, stats: Array, weight: Array | None, bias: Ar
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def batch_norm_normalised(x: Array, stats: Array) -> Array:
     """(x - mean) rstd by the statistics [C, 3] of a batch norm."""
     n = x.astype(np.float64) - _channels(stats[:, 0], x) - _channels(stats[:, 1], x)
@@ -187,6 +210,7 @@ def _(x: Array, stats: Array) -> Array:
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def _batch_norm_input_grad(
     grad: Array, x: Array, stats: Array, weight: Array | None, bias: Array | None, training: bool, activation: str
 ) -> Array:
@@ -201,6 +225,7 @@ def _batch_norm_input_grad(
 
 
 @op
+@np.errstate(over="ignore", invalid="ignore")
 def _batch_norm_grad(
     weight_grad: Array,
     bias_grad: Array,

@@ -147,6 +147,21 @@ def test_running_statistics_follow_pytorch(path: str) -> None:
     np.testing.assert_allclose(layer.running_var.val, twin.running_var.numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_a_batch_that_is_not_finite_leaves_the_running_statistics_of_its_channel(path: str) -> None:
+    layer = nn.BatchNorm1D(4).init()
+    assert layer.running_mean and layer.running_var
+    x = np.array([[0.0, 0, 1, 1e30], [2, NAN, INF, -1e30]])
+    y, _, _ = both(path, "batch_norm_4", x, np.zeros_like(x), layer)
+    np.testing.assert_allclose(y[:, 0], [-0.999995, 0.999995], rtol=1e-6)
+    assert np.isnan(y[:, 1]).all() and np.isnan(y[1, 2])
+    np.testing.assert_allclose(layer.running_mean.val, [0.1, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(layer.running_var.val, [1.1, 1, 1, 1], rtol=1e-6)  # 1e60 is more than float32 holds
+    both(path, "batch_norm_4", np.array([[0.0] * 4, [2.0] * 4]), np.zeros_like(x), layer)
+    np.testing.assert_allclose(layer.running_mean.val, [0.19, 0.1, 0.1, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(layer.running_var.val, [1.19, 1.1, 1.1, 1.1], rtol=1e-6)
+
+
 @pytest.mark.compiled
 def test_a_compiled_batch_of_one_is_refused() -> None:
     with pytest.raises(Exception, match="more than one value per channel"):

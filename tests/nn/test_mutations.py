@@ -191,10 +191,10 @@ def _of_one_sample(self: Any, x: Any, grad: Any) -> Any:
     return 0 * x
 
 
-def _from_the_end(self: Any, tokens: int, grad: Any) -> Any:
+def _from_the_end(self: Any, shape: Any, grad: Any) -> Any:
     """LearnedTokens' vjp that looks for tokens put first behind the others."""
-    self.weight.accumulate(grad[:, tokens:].sum(axis=0))
-    return grad[:, :tokens]
+    self.weight.accumulate(grad[:, shape[1] :].sum(axis=0))
+    return grad[:, : shape[1]]
 
 
 def _forgetful(vjp: Vjp) -> Callable[[Any, Any, Any], Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from noeira.nn.combinators.width import entering, fits, text
 from noeira.nn.core import composition
+from noeira.nn.core.arguments import is_integer, refuse
 from noeira.nn.core.errors import CompositionError, ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -27,10 +28,19 @@ class InputSlot:
     name: str
     width: int | Width | None = None
 
+    def __post_init__(self) -> None:
+        pair = (-1, self.width) if is_integer(self.width) else self.width
+        good = isinstance(pair, tuple) and len(pair) == 2 and is_integer(pair[0]) and is_integer(pair[1], 1)
+        if pair is not None and not good:
+            refuse(self, "width", "a positive integer, (axis, positive integer) or None", self.width)
+
     @property
     def expected(self) -> Width | None:
         """The width as (axis, number)."""
-        return (-1, self.width) if isinstance(self.width, int) else self.width
+        if self.width is None:
+            return None
+        axis, number = self.width if isinstance(self.width, tuple) else (-1, self.width)
+        return int(axis), int(number)
 
 
 class Node:

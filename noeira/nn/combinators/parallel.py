@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from noeira.nn.combinators.width import text
+from noeira.nn.core.arguments import axis_number
 from noeira.nn.core.errors import CompositionError, ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -22,9 +23,7 @@ class _Branches(Module):
         for index, module in enumerate(modules):
             if not isinstance(module, Module):
                 raise CompositionError(f"{name}: expected modules, got {type(module).__name__} at position {index}")
-        if not isinstance(axis, int) or isinstance(axis, bool):
-            raise ValueError(f"{name}: expected an axis, got {axis!r}")
-        self.branches, self.axis = list(modules), axis
+        self.branches, self.axis = list(modules), axis_number(self, "axis", axis)
         for index, module in enumerate(modules):
             _check_axis(f"{name}: module '{index}' ({module.describe()})", module.gives(module.expects()), axis)
 
@@ -213,9 +212,7 @@ class SkipConcat(Module):
     def __init__(self, module: Module, axis: int = -1):
         if not isinstance(module, Module):
             raise CompositionError(f"SkipConcat: expected a module, got {type(module).__name__}")
-        if not isinstance(axis, int) or isinstance(axis, bool):
-            raise ValueError(f"SkipConcat: expected an axis, got {axis!r}")
-        self.module, self.axis = module, axis
+        self.module, self.axis = module, axis_number(self, "axis", axis)
         for width in (module.expects(), module.gives(module.expects())):
             _check_axis(f"SkipConcat: {module.describe()}", width, axis)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from noeira.nn.combinators.sequential import Sequential
 from noeira.nn.core import context, subgraph
+from noeira.nn.core.arguments import positive
 from noeira.nn.core.module import Module
 from noeira.ops.dispatch import Array
 
@@ -40,9 +41,7 @@ class Repeat(Sequential):
     """
 
     def __init__(self, count: int, make: Callable[[], Module]):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"Repeat: expected a positive number of modules, got {count!r}")
-        super().__init__(*(make() for _ in range(count)))
+        super().__init__(*(make() for _ in range(positive(self, "count", count))))
 
     def forward(self, x: Array) -> tuple[Array, Any]:
         """Run the chain; saves a tuple of what each module saves."""

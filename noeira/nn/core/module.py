@@ -344,7 +344,7 @@ def _check_arrays(self: Module, signature: inspect.Signature, inputs: tuple[Any,
         name = names[min(position, len(names) - 1)]
         if only_hands_on and x is None and (name.default is None or name.kind is name.VAR_POSITIONAL):
             continue
-        if not _is_array(x):
+        if x is None or not _is_array(x):
             raise ShapeError(f"expected an array, got {type(x).__name__}")
         if only_hands_on or position in self.integers:
             continue

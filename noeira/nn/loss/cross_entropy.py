@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.arguments import choice, integer, number, numbers
+from noeira.nn.core.arguments import choice, integer, numbers, probability, refuse
 from noeira.nn.loss.loss import Loss, check_arrays, check_mask, upstream
 from noeira.nn.loss.reduction import total
 from noeira.ops.cross_entropy import check_labels, cross_entropy, cross_entropy_grad
@@ -60,13 +60,14 @@ class CrossEntropyLoss(Loss):
         reduction: str = "mean",
     ):
         self.reduction = choice(self, "reduction", reduction, ("mean", "sum", "none"))
-        share = "in [0, 1]"
-        self.label_smoothing = number(self, "label_smoothing", label_smoothing, share, lambda s: 0 <= s <= 1)
-        self.ignore_index = integer(self, "ignore_index", ignore_index, "to be an integer of 32 bits")
+        self.label_smoothing = probability(self, "label_smoothing", label_smoothing)
+        self.ignore_index = integer(self, "ignore_index", ignore_index)
+        if not -(2**31) <= self.ignore_index < 2**31:
+            refuse(self, "ignore_index", "an integer of 32 bits", ignore_index)
         self.class_weight = None if weight is None else self._class_weight(weight)
 
     def _class_weight(self, weight: Any) -> np.ndarray:
-        array = numbers(self, "weight", weight, "to be a finite number >= 0 for each class")
+        array = numbers(self, "weight", weight, "a finite number >= 0 for each class")
         if array.ndim != 1:
             raise ValueError(f"{type(self).__name__}: expected one weight a class, got shape {array.shape}")
         if (array < 0).any():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.arguments import flag, integer, number, numbers, refused
+from noeira.nn.core.arguments import flag, integer, number, numbers, refuse
 from noeira.nn.loss.reduction import ElementwiseLoss
 from noeira.ops.dispatch import Array, ShapeError
 from noeira.ops.elementwise import absolute, equal, exp, log, maximum, where
@@ -61,10 +61,10 @@ class BCEWithLogitsLoss(ElementwiseLoss):
     def _weights(self, name: str, value: Any) -> np.ndarray | None:
         if value is None:
             return None
-        wanted = "to be a finite number or one a column"
+        wanted = "a finite number or one a column"
         array = np.atleast_1d(numbers(self, name, value, wanted))
         if array.ndim != 1:
-            raise refused(self, name, wanted, value)
+            refuse(self, name, wanted, value)
         return array
 
     def _check_shapes(self, prediction: Shape, target: Shape, where_: str = "") -> None:
@@ -172,7 +172,7 @@ class TwoHotLoss(ElementwiseLoss):
         self, bins: int = 255, low: float = -20.0, high: float = 20.0, *, symlog: bool = True, reduction: str = "mean"
     ):
         super().__init__(reduction)
-        self.bins = integer(self, "bins", bins, "to be an integer >= 2", low=2)
+        self.bins = integer(self, "bins", bins, 2)
         self.low, self.high = number(self, "low", low), number(self, "high", high)
         if not self.low < self.high:
             raise ValueError(f"TwoHotLoss: expected low < high, got {low!r} and {high!r}")

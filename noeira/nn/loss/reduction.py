@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from noeira.nn.loss.arguments import choice, number
+from noeira.nn.core.arguments import choice, number
 from noeira.nn.loss.loss import Loss, check_arrays, check_mask, upstream
 from noeira.ops.dispatch import Array, ShapeError, is_staged, size
 from noeira.ops.elementwise import cast, greater, maximum, where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from noeira.nn.loss.arguments import choice, flag, is_number, positive, refused
+from noeira.nn.core.arguments import choice, flag, is_number, positive_number, refuse
 from noeira.nn.loss.reduction import ElementwiseLoss
 from noeira.ops.dispatch import Array, ShapeError
 from noeira.ops.elementwise import absolute, exp, greater, log, maximum, sign, where
@@ -102,7 +102,7 @@ class SmoothL1Loss(ElementwiseLoss):
 
     def __init__(self, reduction: str = "mean", beta: float = 1.0, *, factor: float = 1.0):
         super().__init__(reduction, factor=factor)
-        self.beta = positive(self, "beta", beta)
+        self.beta = positive_number(self, "beta", beta)
 
     def element(self, prediction: Array, target: Array) -> Array:
         """Square below beta, line above."""
@@ -142,7 +142,7 @@ class HuberLoss(ElementwiseLoss):
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0, *, factor: float = 1.0):
         super().__init__(reduction, factor=factor)
-        self.delta = positive(self, "delta", delta)
+        self.delta = positive_number(self, "delta", delta)
 
     def element(self, prediction: Array, target: Array) -> Array:
         """Square up to delta, line above."""
@@ -197,14 +197,14 @@ class GaussianNLLLoss(ElementwiseLoss):
         factor: float = 1.0,
     ):
         super().__init__(reduction, factor=factor)
-        self.full, self.eps = flag(self, "full", full), positive(self, "eps", eps)
+        self.full, self.eps = flag(self, "full", full), positive_number(self, "eps", eps)
         self.variance = choice(self, "variance", variance, ("value", "log"))
         self.limits = None if limits is None else self._ends(limits)
 
     def _ends(self, limits: tuple[float, float]) -> tuple[float, float]:
         ends = list(limits) if isinstance(limits, list | tuple) else []
         if self.variance != "log" or len(ends) != 2 or not all(map(is_number, ends)) or not ends[0] < ends[1]:
-            raise refused(self, "limits", "(low, high) of log variances, with variance='log'", limits)
+            refuse(self, "limits", "(low, high) of log variances, with variance='log'", limits)
         return float(ends[0]), float(ends[1])
 
     def expected_target(self, prediction: Shape) -> Shape:

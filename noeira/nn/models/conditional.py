@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import positive, positives
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
@@ -60,7 +61,8 @@ class ConditionalTransformerBlock(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
-        width = embed_dim if cond_dim is None else cond_dim
+        embed_dim, ff_mult = positives(self, embed_dim=embed_dim, ff_mult=ff_mult)
+        width = embed_dim if cond_dim is None else positive(self, "cond_dim", cond_dim)
         self.activation, self.modulation = SiLU(), ZeroLinear(width, 6 * embed_dim)
         self.norm_1, self.modulate_1 = LayerNormNoAffine(embed_dim, eps), Modulate(embed_dim)
         self.attention = MultiHeadAttention(embed_dim, num_heads, is_causal=is_causal, init=init, out_init=out_init)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from noeira.nn.combinators import Sequential
+from noeira.nn.core.arguments import positives, sizes
 from noeira.nn.core.module import Module, Width
 from noeira.nn.primitives import (
     AdaptiveAvgPool2D,
@@ -210,9 +211,11 @@ class ConvNet(Module):
         num_classes: int = 10,
         **options: Any,
     ):
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        in_channels, num_classes = positives(self, in_channels=in_channels, num_classes=num_classes)
+        height, width = sizes(self, "image_size", image_size, 2)
         self.config = ConvNetConfig(in_channels, (height, width), num_classes, **options)
         config = self.config
+        positives(self, hidden=config.hidden)
         for _ in config.stages:
             height, width = height // 2, width // 2
         if not height or not width:

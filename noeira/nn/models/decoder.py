@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import positive, positives
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
@@ -55,7 +56,7 @@ class MultiHeadCrossAttention(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
-        width = embed_dim if memory_dim is None else memory_dim
+        width = embed_dim if memory_dim is None else positive(self, "memory_dim", memory_dim)
         self.attention = CrossAttention(embed_dim, num_heads, dropout_p=dropout_p)
         self.query = Linear(embed_dim, embed_dim, bias, init=init)
         self.key = Linear(width, embed_dim, False, init=init)
@@ -143,6 +144,7 @@ class DecoderBlock(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
+        embed_dim, ff_mult = positives(self, embed_dim=embed_dim, ff_mult=ff_mult)
         self.norm_1 = LayerNorm(embed_dim, bias=bias)
         self.self_attention = MultiHeadAttention(
             embed_dim, num_heads, is_causal=is_causal, bias=bias, init=init, out_init=out_init

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from noeira.nn.core.arguments import positive
 from noeira.nn.core.binding import binder, bindings
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
@@ -43,9 +44,7 @@ class Generator:
     """
 
     def __init__(self, model: Module, *, block_size: int, device: str | Device = "auto", cache: bool = True):
-        if block_size < 1:
-            raise ValueError(f"generate: expected block_size >= 1, got {block_size}")
-        self.block_size, self._known = block_size, list[int]()
+        self.block_size, self._known = positive(self, "block_size", block_size), list[int]()
         device = resolve(device)
         model.init_missing()
         model.to(device=device)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from noeira.nn.combinators.repeat import Repeat
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Normal
@@ -104,6 +105,15 @@ class GPT(Module):
     ):
         self.config = GPTConfig(vocab_size, block_size, num_layers, num_heads, embed_dim, **options)
         config, narrow = self.config, Normal(0.0, 0.02)
+        positives(
+            self,
+            vocab_size=vocab_size,
+            block_size=block_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            embed_dim=embed_dim,
+            ff_mult=config.ff_mult,
+        )
         ends = Normal(0.0, 0.02 / math.sqrt(2 * num_layers)) if config.scale_residual else narrow
         self.tokens = Embedding(vocab_size, embed_dim, init=narrow)
         self.positions = PositionEmbedding(block_size, embed_dim)

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from noeira.nn.combinators import Repeat, Sequential
+from noeira.nn.core.arguments import positive, positives
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Normal
@@ -106,7 +107,7 @@ class LlamaBlock(Module):
         num_kv_heads: Heads of keys and values; as many by default.
         hidden_dim: Width of u and of v.
         theta: Base of the rotary frequencies.
-        eps: Of the norms.
+        eps: Of the norms; None as in `RMSNorm`.
         init: Initializer of the weights; the model's by default.
 
     Shape:
@@ -132,9 +133,10 @@ class LlamaBlock(Module):
         *,
         hidden_dim: int,
         theta: float = 10000.0,
-        eps: float = 1e-5,
+        eps: float | None = 1e-5,
         init: Initializer | None = None,
     ):
+        embed_dim, hidden_dim = positives(self, embed_dim=embed_dim, hidden_dim=hidden_dim)
         self.norm_1 = RMSNorm(embed_dim, eps)
         self.attention = GroupedQueryAttention(embed_dim, num_heads, num_kv_heads, theta=theta, init=init)
         self.norm_2 = RMSNorm(embed_dim, eps)
@@ -191,7 +193,7 @@ class LlamaConfig:
         num_kv_heads: Heads of keys and values; as many as of queries by default.
         hidden_dim: Width of the feed-forward nets; by default 8/3 embed_dim, rounded up to a multiple of 32.
         theta: Base of the rotary frequencies.
-        eps: Of the norms.
+        eps: Of the norms; None as in `RMSNorm`.
         tied: Whether the head is the token embedding, transposed.
     """
 
@@ -203,7 +205,7 @@ class LlamaConfig:
     num_kv_heads: int | None = None
     hidden_dim: int | None = None
     theta: float = 10000.0
-    eps: float = 1e-5
+    eps: float | None = 1e-5
     tied: bool = False
 
     @staticmethod
@@ -262,8 +264,18 @@ class Llama(Module):
         self, vocab_size: int, block_size: int, num_layers: int, num_heads: int, embed_dim: int, **options: Any
     ):
         self.config = config = LlamaConfig(vocab_size, block_size, num_layers, num_heads, embed_dim, **options)
+        positives(
+            self,
+            vocab_size=vocab_size,
+            block_size=block_size,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            embed_dim=embed_dim,
+        )
         narrow = Normal(0.0, 0.02)
-        hidden = config.hidden_dim if config.hidden_dim is not None else -(-8 * embed_dim // 96) * 32
+        hidden = -(-8 * embed_dim // 96) * 32
+        if config.hidden_dim is not None:
+            hidden = positive(self, "hidden_dim", config.hidden_dim)
         self.tokens = Embedding(vocab_size, embed_dim, init=narrow)
         self.blocks = Repeat(
             num_layers,

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
@@ -76,15 +77,16 @@ class LSTMLM(Module):
 
     def __init__(self, vocab_size: int, embed_dim: int, hidden_size: int, **options: Any):
         self.config = config = LSTMConfig(vocab_size, embed_dim, hidden_size, **options)
-        if config.num_layers < 1:
-            raise ValueError(f"LSTMLM: expected at least one layer, got {config.num_layers}")
+        vocab_size, embed_dim, hidden_size, num_layers = positives(
+            self, vocab_size=vocab_size, embed_dim=embed_dim, hidden_size=hidden_size, num_layers=config.num_layers
+        )
         if config.tied and embed_dim != hidden_size:
             raise ShapeError(
                 f"LSTMLM: expected one width where the head is tied, got embed_dim={embed_dim} and "
                 f"hidden_size={hidden_size}"
             )
         self.tokens = Embedding(vocab_size, embed_dim)
-        widths = [embed_dim] + [hidden_size] * config.num_layers
+        widths = [embed_dim] + [hidden_size] * num_layers
         self.layers = [LSTMSeq(a, b) for a, b in pairwise(widths)]
         self.drops = [Dropout(config.dropout) for _ in widths]
         self.head: Module = TiedLinear(self.tokens) if config.tied else Linear(hidden_size, vocab_size)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from noeira.nn.combinators import Sequential
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.module import Module, Width
 from noeira.nn.models.conv import Conv2DBatchNorm
 from noeira.nn.primitives import (
@@ -170,13 +171,16 @@ class ResNet(Module):
 
     def __init__(self, num_classes: int = 1000, **options: Any):
         self.config = config = ResNetConfig(num_classes, **options)
-        if not config.blocks or len(config.blocks) != len(config.widths) or min(config.blocks) < 1:
+        positives(self, num_classes=num_classes, in_channels=config.in_channels)
+        if not config.blocks or len(config.blocks) != len(config.widths):
             raise ValueError(
                 "ResNet: expected a number of blocks and a width for every stage, "
                 f"got blocks={config.blocks} and widths={config.widths}"
             )
         if config.stem not in ("imagenet", "cifar"):
             raise ValueError(f"ResNet: expected stem 'imagenet' or 'cifar', got {config.stem!r}")
+        positives(self, **{f"blocks[{i}]": count for i, count in enumerate(config.blocks)})
+        positives(self, **{f"widths[{i}]": width for i, width in enumerate(config.widths)})
         large, width = config.stem == "imagenet", config.widths[0]
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
         self.conv1 = Conv2D(config.in_channels, width, kernel, stride=stride, padding=padding, bias=config.bias)

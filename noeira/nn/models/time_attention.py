@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import positive
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
 from noeira.nn.models.transformer import MultiHeadAttention
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, size
 from noeira.ops.pieces import pad_axis, slice_axis
 from noeira.ops.rope import swap_axes
@@ -58,8 +58,7 @@ class TimeAttentionLatents(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
-        positive(self, num_latents=num_latents)
-        self.num_latents = num_latents
+        self.num_latents = positive(self, "num_latents", num_latents)
         self.attention = MultiHeadAttention(
             embed_dim, num_heads, is_causal=True, bias=bias, dropout_p=dropout_p, init=init, out_init=out_init
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noeira.nn.combinators.sequential import Sequential
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.initializer import Initializer
 from noeira.nn.core.module import Module, Width
@@ -54,6 +55,7 @@ class MultiHeadAttention(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
+        embed_dim, num_heads = positives(self, embed_dim=embed_dim, num_heads=num_heads)
         self.attention = ScaledDotProductAttention(embed_dim, num_heads, is_causal=is_causal, dropout_p=dropout_p)
         self.qkv = Linear(embed_dim, 3 * embed_dim, bias, init=init)
         self.out = Linear(embed_dim, embed_dim, bias, init=out_init or init)
@@ -127,6 +129,7 @@ class TransformerFFN(Sequential):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
+        embed_dim, hidden = positives(self, embed_dim=embed_dim, hidden=hidden)
         second = Linear(hidden, embed_dim, bias, init=out_init or init)
         if bias:
             super().__init__(LinearAct(embed_dim, hidden, gelu_function(approximate), init=init), second)
@@ -188,6 +191,7 @@ class TransformerBlock(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
+        embed_dim, ff_mult = positives(self, embed_dim=embed_dim, ff_mult=ff_mult)
         self.norm_1 = LayerNorm(embed_dim, eps, bias=bias)
         self.attention = MultiHeadAttention(
             embed_dim, num_heads, is_causal=is_causal, bias=bias, init=init, out_init=out_init

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from noeira.nn.combinators import Repeat, Sequential
+from noeira.nn.core.arguments import positives, sizes
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Normal
 from noeira.nn.core.module import Module, Width
@@ -56,7 +57,7 @@ class PatchEmbed(Module):
     """
 
     def __init__(self, in_channels: int, embed_dim: int, patch_size: int, *, init: Initializer | None = None):
-        self.patch_size = patch_size
+        self.patch_size, embed_dim = positives(self, patch_size=patch_size, embed_dim=embed_dim)
         self.conv = Conv2D(in_channels, embed_dim, patch_size, stride=patch_size, init=init)
         self.transpose = Transpose2D()
 
@@ -192,11 +193,15 @@ class ViT(Module):
         num_heads: int,
         **options: Any,
     ):
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        height, width = sizes(self, "image_size", image_size, 2)
+        patch_size, num_classes, embed_dim, num_layers = positives(
+            self, patch_size=patch_size, num_classes=num_classes, embed_dim=embed_dim, num_layers=num_layers
+        )
         self.config = config = ViTConfig(
             (height, width), patch_size, num_classes, embed_dim, num_layers, num_heads, **options
         )
-        if patch_size < 1 or height % patch_size or width % patch_size:
+        positives(self, in_channels=config.in_channels, ff_mult=config.ff_mult)
+        if height % patch_size or width % patch_size:
             raise ShapeError(
                 f"ViT: expected an image of whole patches of {patch_size} x {patch_size}, got {height} x {width}"
             )

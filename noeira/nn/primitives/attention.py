@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from noeira.nn.core import context
+from noeira.nn.core.arguments import number, positives, probability
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.attention import (
@@ -99,19 +100,17 @@ class _Heads(Module):
     ):
         name = type(self).__name__
         kv = num_heads if num_kv_heads is None else num_kv_heads
-        for what, size in (("embed_dim", embed_dim), ("num_heads", num_heads), ("num_kv_heads", kv)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected {what} to be a positive integer, got {size!r}")
+        embed_dim, num_heads = positives(self, embed_dim=embed_dim, num_heads=num_heads)
+        (kv,) = positives(self, num_kv_heads=kv)
         if embed_dim % num_heads:
             raise ValueError(
                 f"{name}: expected embed_dim to be a multiple of num_heads, got {embed_dim} and {num_heads}"
             )
         if num_heads % kv:
             raise ValueError(f"{name}: expected num_heads to be a multiple of num_kv_heads, got {num_heads} and {kv}")
-        if not 0 <= dropout_p <= 1:
-            raise ValueError(f"{name}: expected a probability dropout_p between 0 and 1, got {dropout_p!r}")
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, kv
-        self.is_causal, self.dropout_p, self.scale = bool(is_causal), float(dropout_p), scale
+        self.is_causal, self.dropout_p = bool(is_causal), probability(self, "dropout_p", dropout_p)
+        self.scale = None if scale is None else number(self, "scale", scale)
 
     def gives(self, width: Width | None) -> Width:
         """`embed_dim` on the last axis."""
@@ -340,7 +339,7 @@ class SelfAttentionPos(CrossAttention):
         q, k, v [B, S, embed_dim]; y [B, S, embed_dim].
 
     vjp:
-        As `CrossAttention`.
+        As `CrossAttention`. Saves q, k, v, y, two numbers a row and head, and the dropout's key.
 
     Example:
         >>> import numpy as np
@@ -366,7 +365,10 @@ class SelfAttentionPosMasked(SelfAttentionPos):
         q, k, v [B, S, embed_dim], key mask [B, S]: True, or a number above 0.5, attends; y [B, S, embed_dim].
 
     vjp:
-        As `CrossAttention`.
+        As `CrossAttention`. Saves q, k, v, the mask, y, two numbers a row and head, and the dropout's key.
+
+    Raises:
+        ShapeError: There is no mask, or it is None.
 
     Example:
         >>> import numpy as np
@@ -382,4 +384,4 @@ class SelfAttentionPosMasked(SelfAttentionPos):
         """Refuse a missing mask."""
         super().check_inputs(*inputs)
         if len(inputs) != 4:
-            raise ShapeError(f"expected 4 inputs (q, k, v, key_mask), got {len(inputs)}")
+            raise ShapeError("expected q, k, v and a key mask, got no mask; without one use SelfAttentionPos")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from noeira.nn.core.arguments import number, positive, probability
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import State
-from noeira.nn.primitives.norm import positive, scale_param, shift_param
+from noeira.nn.primitives.norm import scale_param, shift_param
 from noeira.ops.activation import code
 from noeira.ops.batch_norm import batch_norm_eval, batch_norm_grad, batch_norm_train
 from noeira.ops.dispatch import Array
@@ -20,7 +21,8 @@ class BatchNorm(Module):
 
     While training, mean and biased variance are the batch's, and the running statistics follow them:
     running = (1 - momentum) running + momentum new, with the unbiased variance, as in PyTorch. In evaluation, or
-    `frozen`, the running statistics are used and stay as they are.
+    `frozen`, the running statistics are used and stay as they are. A statistic of the batch that is not finite moves
+    no running one: one bad batch gives NaN, and the next is normal again.
 
     Args:
         num_features: Channels, the size of axis 1.
@@ -54,13 +56,12 @@ class BatchNorm(Module):
         *,
         frozen: bool = False,
     ):
-        positive(self, num_features=num_features)
-        name = type(self).__name__
-        if not isinstance(momentum, int | float) or not 0 <= momentum <= 1:
-            raise ValueError(f"{name}: expected a momentum between 0 and 1, got {momentum!r}")
+        self.num_features = num_features = positive(self, "num_features", num_features)
+        self.eps, self.momentum = number(self, "eps", eps, 0), probability(self, "momentum", momentum)
         if frozen and not track_running_stats:
+            name = type(self).__name__
             raise ValueError(f"{name}: expected running statistics to freeze, got track_running_stats=False")
-        self.num_features, self.eps, self.momentum, self.frozen = num_features, eps, float(momentum), frozen
+        self.frozen = frozen
         self.weight = scale_param(num_features) if affine else None
         self.bias = shift_param(num_features) if affine else None
         self.running_mean = State((num_features,), 0.0) if track_running_stats else None
@@ -125,7 +126,7 @@ class BatchNorm1D(BatchNorm):
         x [B, C] or [B, C, L], y the same; w, b and the running statistics [C].
 
     vjp:
-        As `BatchNorm`.
+        As `BatchNorm`. Saves x and three numbers a channel.
 
     Example:
         >>> import numpy as np
@@ -150,7 +151,7 @@ class BatchNorm2D(BatchNorm):
         x [B, C, H, W], y the same; w, b and the running statistics [C].
 
     vjp:
-        As `BatchNorm`.
+        As `BatchNorm`. Saves x and three numbers a channel.
 
     Example:
         >>> import numpy as np

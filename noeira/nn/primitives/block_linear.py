@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.layout import transpose_samples
 from noeira.ops.linear import linear, linear_input_grad, sum_rows
@@ -52,7 +52,9 @@ class BlockLinear(Module):
         *,
         init: Initializer | None = None,
     ):
-        positive(self, in_features=in_features, out_features=out_features, blocks=blocks)
+        in_features, out_features, blocks = positives(
+            self, in_features=in_features, out_features=out_features, blocks=blocks
+        )
         if in_features % blocks or out_features % blocks:
             raise ValueError(
                 f"BlockLinear: expected widths that {blocks} blocks divide, got {in_features} and {out_features}"

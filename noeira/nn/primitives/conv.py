@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from noeira.nn.core.arguments import positive, sizes
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.ops.conv import Geometry, Sizes, add_channel_sums, conv, conv_input_grad, conv_param_grad
 from noeira.ops.dispatch import Array, expect_grad
-
-
-def sizes_of(layer: str, name: str, value: object, axes: int, least: int = 1) -> Sizes:
-    """An int for each axis from an int or a tuple.
-
-    Raises:
-        ValueError: It is neither, or below `least`.
-    """
-    values = (value,) * axes if isinstance(value, int) else value
-    good = isinstance(values, tuple | list) and len(values) == axes
-    if not good or not all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values):  # type: ignore[union-attr]
-        kind = "positive" if least == 1 else "non-negative"
-        raise ValueError(f"{layer}: expected {name} to be a {kind} integer or {axes} of them, got {value!r}")
-    return tuple(values)  # type: ignore[arg-type]
 
 
 def check_map(x: Array, channels: int | None, axes: int) -> None:
@@ -59,19 +46,18 @@ class _Conv(Module):
         init: Initializer | None,
     ):
         name, axes = type(self).__name__, self.axes
-        for what, size in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: expected {what} to be a positive integer, got {size!r}")
+        self.groups = groups = positive(self, "groups", groups)
+        self.in_channels = in_channels = positive(self, "in_channels", in_channels)
+        self.out_channels = out_channels = positive(self, "out_channels", out_channels)
+        for what, size in (("in_channels", in_channels), ("out_channels", out_channels)):
             if size % groups:
                 raise ValueError(f"{name}: expected {what} to be divisible by groups={groups}, got {size}")
         if padding_mode != "zeros":
             raise ValueError(f"{name}: expected padding_mode 'zeros', got {padding_mode!r}")
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size = sizes_of(name, "kernel_size", kernel_size, axes)
-        self.stride = sizes_of(name, "stride", stride, axes)
-        self.dilation = sizes_of(name, "dilation", dilation, axes)
-        self.groups = groups
-        self.padding: Sizes | str = padding if isinstance(padding, str) else sizes_of(name, "padding", padding, axes, 0)
+        self.kernel_size = sizes(self, "kernel_size", kernel_size, axes)
+        self.stride = sizes(self, "stride", stride, axes)
+        self.dilation = sizes(self, "dilation", dilation, axes)
+        self.padding: Sizes | str = padding if isinstance(padding, str) else sizes(self, "padding", padding, axes, 0)
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         taps = 1
         for k in self.kernel_size:
@@ -294,11 +280,11 @@ class Conv2DTranspose(_Conv):
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, init
         )
-        self.output_padding = sizes_of(name, "output_padding", output_padding, 2, 0)
+        self.output_padding = sizes(self, "output_padding", output_padding, 2, 0)
         for more, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
             if more >= max(s, d):
                 raise ValueError(f"{name}: expected output_padding below stride or dilation, got {more}")
-        self._geometry = Geometry(self.stride, sizes_of(name, "padding", padding, 2, 0), self.dilation, groups)
+        self._geometry = Geometry(self.stride, sizes(self, "padding", padding, 2, 0), self.dilation, groups)
 
     def _outputs(self, sizes: Sizes) -> Sizes:
         g = self._geometry

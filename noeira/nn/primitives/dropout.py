@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noeira.nn.core import context
+from noeira.nn.core.arguments import probability
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
 from noeira.ops.dropout import dropout
@@ -35,9 +36,7 @@ class Dropout(Module):
     tokenwise = True
 
     def __init__(self, p: float = 0.5):
-        if not 0 <= p <= 1:
-            raise ValueError(f"{type(self).__name__}: expected a probability p between 0 and 1, got {p!r}")
-        self.p = float(p)
+        self.p = probability(self, "p", p)
 
     @property
     def active(self) -> bool:

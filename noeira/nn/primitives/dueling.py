@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from noeira.nn.core.arguments import positive, positives
 from noeira.nn.core.module import Module, Width
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array
 from noeira.ops.pieces import concat, split
 from noeira.ops.reduce import sum_axis
@@ -34,8 +34,7 @@ class DuelingHead(Module):
     """
 
     def __init__(self, num_actions: int):
-        positive(self, num_actions=num_actions)
-        self.num_actions = int(num_actions)
+        self.num_actions = positive(self, "num_actions", num_actions)
 
     def expects(self) -> Width:
         """The value and the advantages on the last axis."""
@@ -84,8 +83,7 @@ class DuelingHeadC51(Module):
     """
 
     def __init__(self, num_actions: int, num_atoms: int):
-        positive(self, num_actions=num_actions, num_atoms=num_atoms)
-        self.num_actions, self.num_atoms = int(num_actions), int(num_atoms)
+        self.num_actions, self.num_atoms = positives(self, num_actions=num_actions, num_atoms=num_atoms)
 
     def expects(self) -> Width:
         """All atoms on the last axis."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from noeira.nn.core.arguments import number, positive_number
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array, broadcast, expect_grad
@@ -74,7 +76,7 @@ class LeakyReLU(Formula):
     function = "leaky_relu"
 
     def __init__(self, negative_slope: float = 0.01):
-        self.negative_slope = float(negative_slope)
+        self.negative_slope = number(self, "negative_slope", negative_slope)
 
     def _options(self) -> tuple[float, float]:
         return self.negative_slope, 0.0
@@ -108,7 +110,7 @@ class ELU(Formula):
     function = "elu"
 
     def __init__(self, alpha: float = 1.0):
-        self.alpha = float(alpha)
+        self.alpha = number(self, "alpha", alpha)
 
     def _options(self) -> tuple[float, float]:
         return self.alpha, 0.0
@@ -143,9 +145,8 @@ class Softplus(Formula):
     function = "softplus"
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0):
-        if not beta > 0:
-            raise ValueError(f"Softplus: expected a positive beta, got {beta!r}")
-        self.beta, self.threshold = float(beta), float(threshold)
+        self.beta = positive_number(self, "beta", beta)
+        self.threshold = number(self, "threshold", threshold, high=math.inf)
 
     def _options(self) -> tuple[float, float]:
         return self.beta, self.threshold
@@ -222,9 +223,10 @@ class Clamp(Formula):
     function = "clamp"
 
     def __init__(self, min: float, max: float):
-        if not min <= max:
+        self.min = number(self, "min", min, -math.inf, math.inf)
+        self.max = number(self, "max", max, -math.inf, math.inf)
+        if min > max:
             raise ValueError(f"Clamp: expected min <= max, got {min!r} and {max!r}")
-        self.min, self.max = float(min), float(max)
 
     def _options(self) -> tuple[float, float]:
         return self.min, self.max
@@ -256,7 +258,7 @@ class Scale(_Same):
     """
 
     def __init__(self, multiplier: float = 1.0):
-        self.multiplier = float(multiplier)
+        self.multiplier = number(self, "multiplier", multiplier)
 
     def extra_repr(self) -> str:
         """The multiplier."""
@@ -347,7 +349,7 @@ class GradGate(_Same):
     """
 
     def __init__(self, gate: float = 1.0):
-        self.gate = float(gate)
+        self.gate = number(self, "gate", gate)
 
     def extra_repr(self) -> str:
         """The gate."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from noeira.nn.core.arguments import integer, positives
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Draw, Initializer, Normal, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.embedding import embedding, embedding_grad
 from noeira.ops.reduce import sum_to
@@ -70,15 +70,16 @@ class Embedding(Module):
         *,
         init: Initializer | None = None,
     ):
-        positive(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(f"Embedding: expected padding_idx within {num_embeddings} embeddings, got {padding_idx}")
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        rule = init or Normal()
-        if self.padding_idx is not None:
-            rule = _ZeroRow(rule, self.padding_idx, embedding_dim)
-        self.weight = Param((num_embeddings, embedding_dim), init=rule)
+        shape = positives(self, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.num_embeddings, self.embedding_dim = shape
+        self.padding_idx, rule = None, init or Normal()
+        if padding_idx is not None:
+            row = integer(self, "padding_idx", padding_idx)
+            if not -num_embeddings <= row < num_embeddings:
+                raise ValueError(f"Embedding: expected padding_idx within {num_embeddings} embeddings, got {row}")
+            self.padding_idx = row % self.num_embeddings
+            rule = _ZeroRow(rule, self.padding_idx, self.embedding_dim)
+        self.weight = Param(shape, init=rule)
 
     integers = (0,)
 
@@ -135,8 +136,8 @@ class PositionEmbedding(Module):
     """
 
     def __init__(self, max_length: int, embedding_dim: int, *, init: Initializer | None = None):
-        positive(self, max_length=max_length, embedding_dim=embedding_dim)
-        self.weight = Param((max_length, embedding_dim), init=init or Zero(), decay=False)
+        shape = positives(self, max_length=max_length, embedding_dim=embedding_dim)
+        self.weight = Param(shape, init=init or Zero(), decay=False)
 
     def expects(self) -> Width:
         """`embedding_dim` on the last axis."""

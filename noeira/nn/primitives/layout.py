@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from noeira.nn.core.arguments import positive
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array, size
@@ -185,12 +186,10 @@ class PixelShuffle(Module):
     """
 
     def __init__(self, upscale_factor: int, *, grid: int | None = None):
-        for name, value in (("upscale_factor", upscale_factor), ("grid", 1 if grid is None else grid)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"PixelShuffle: expected {name} to be a positive integer, got {value!r}")
+        self.upscale_factor = positive(self, "upscale_factor", upscale_factor)
+        self.grid = None if grid is None else positive(self, "grid", grid)
         if grid is not None and grid % upscale_factor:
             raise ValueError(f"PixelShuffle: expected a grid divisible by {upscale_factor}, got {grid}")
-        self.upscale_factor, self.grid = upscale_factor, grid
 
     def gives(self, width: Width | None) -> Width | None:
         """Channels divided by r^2, or the tokens' width times r^2."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
@@ -41,12 +42,10 @@ class Linear(Module):
     tokenwise = True
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *, init: Initializer | None = None):
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"{type(self).__name__}: expected {name} to be a positive integer, got {size!r}")
-        self.in_features, self.out_features = in_features, out_features
-        self.weight = Param((in_features, out_features), init=init)
-        self.bias = Param((out_features,), init=Zero(), decay=False) if bias else None
+        shape = positives(self, in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = shape
+        self.weight = Param(shape, init=init)
+        self.bias = Param(shape[1:], init=Zero(), decay=False) if bias else None
 
     def expects(self) -> Width:
         """`in_features` on the last axis."""

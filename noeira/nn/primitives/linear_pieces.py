@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
 from noeira.nn.primitives.activation import gelu_function
 from noeira.nn.primitives.linear import Linear, LinearAct
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array
 from noeira.ops.linear import linear, linear_input_grad, linear_input_grad_act, linear_param_grad
 
@@ -141,7 +141,7 @@ class FeedForwardGELU(Module):
         init: Initializer | None = None,
         out_init: Initializer | None = None,
     ):
-        positive(self, embed_dim=embed_dim, hidden_dim=hidden_dim)
+        embed_dim, hidden_dim = positives(self, embed_dim=embed_dim, hidden_dim=hidden_dim)
         self.fc1 = LinearAct(embed_dim, hidden_dim, gelu_function(approximate), init=init)
         self.fc2 = Linear(hidden_dim, embed_dim, init=out_init or init)
 

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from noeira.nn.core import context
+from noeira.nn.core.arguments import number, positives
 from noeira.nn.core.initializer import Constant, ScaledKaiming
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array
 from noeira.ops.elementwise import absolute, sign, sqrt
 from noeira.ops.linear import linear, linear_input_grad, linear_param_grad
@@ -54,11 +54,10 @@ class NoisyLinear(Module):
     tokenwise = True
 
     def __init__(self, in_features: int, out_features: int, sigma: float = 0.5, noise_scale: float = 1.0):
-        positive(self, in_features=in_features, out_features=out_features)
-        self.in_features, self.out_features = int(in_features), int(out_features)
-        self.noise_scale = float(noise_scale)
-        shape = (self.in_features, self.out_features)
-        means, widths = ScaledKaiming(1 / math.sqrt(6)), Constant(sigma / math.sqrt(in_features))
+        shape = positives(self, in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = shape
+        self.noise_scale = number(self, "noise_scale", noise_scale)
+        means, widths = ScaledKaiming(1 / math.sqrt(6)), Constant(number(self, "sigma", sigma) / math.sqrt(shape[0]))
         self.weight_mu = Param(shape, init=means)
         self.weight_sigma = Param(shape, init=widths)
         self.bias_mu = Param(shape[1:], init=means, decay=False, fan_in=shape[0])

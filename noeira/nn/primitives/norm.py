@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from noeira.nn.core.arguments import number, positive, positive_number, positives
 from noeira.nn.core.initializer import Constant, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
@@ -17,13 +18,6 @@ from noeira.ops.norm import min_max_norm, min_max_norm_grad, row_norm, row_norm_
 from noeira.ops.reduce import sum_axis, sum_channels
 from noeira.ops.shape import reshape
 from noeira.ops.softmax import softmax, softmax_grad
-
-
-def positive(owner: object, **sizes: object) -> None:
-    """Refuse sizes that are not positive integers."""
-    for name, size in sizes.items():
-        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{type(owner).__name__}: expected {name} to be a positive integer, got {size!r}")
 
 
 def scale_param(size: int) -> Param:
@@ -48,14 +42,16 @@ class RowNorm(Module):
     eps: float | None
 
     def __init__(self, normalized_shape: int | Sequence[int], eps: float | None, affine: bool, bias: bool):
-        shape = (normalized_shape,) if isinstance(normalized_shape, int | np.integer) else tuple(normalized_shape)
-        if len(shape) != 1:
-            raise ValueError(
-                f"{type(self).__name__}: expected the width of the last axis, got {normalized_shape!r}; "
-                "flatten the axes to be normalised together"
-            )
-        positive(self, normalized_shape=shape[0])
-        self.normalized_shape, self.eps = int(shape[0]), eps
+        width = normalized_shape
+        if isinstance(width, Sequence) and not isinstance(width, str):
+            if len(width) != 1:
+                raise ValueError(
+                    f"{type(self).__name__}: expected normalized_shape to be the width of the last axis, got "
+                    f"{normalized_shape!r}; flatten the axes to be normalised together"
+                )
+            width = width[0]
+        self.normalized_shape = positive(self, "normalized_shape", width)
+        self.eps = None if eps is None and not self.center else number(self, "eps", eps, 0)
         self.weight = scale_param(self.normalized_shape) if affine else None
         self.bias = shift_param(self.normalized_shape) if affine and bias else None
 
@@ -274,12 +270,12 @@ class GroupNorm(Module):
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
-        positive(self, num_groups=num_groups, num_channels=num_channels)
+        self.num_groups, self.num_channels = positives(self, num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
             raise ValueError(f"GroupNorm: expected num_channels to be a multiple of {num_groups}, got {num_channels}")
-        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-        self.weight = scale_param(num_channels) if affine else None
-        self.bias = shift_param(num_channels) if affine else None
+        self.eps = number(self, "eps", eps, 0)
+        self.weight = scale_param(self.num_channels) if affine else None
+        self.bias = shift_param(self.num_channels) if affine else None
 
     def expects(self) -> Width:
         """`num_channels` on axis 1."""
@@ -333,9 +329,8 @@ class ConvRMSNorm(Module):
     """
 
     def __init__(self, num_channels: int, eps: float = 1e-4):
-        positive(self, num_channels=num_channels)
-        self.num_channels, self.eps = num_channels, eps
-        self.weight = scale_param(num_channels)
+        self.num_channels, self.eps = positive(self, "num_channels", num_channels), number(self, "eps", eps, 0)
+        self.weight = scale_param(self.num_channels)
 
     def expects(self) -> Width:
         """`num_channels` on axis 1."""
@@ -395,10 +390,9 @@ class SimNorm(Module):
     tokenwise = True
 
     def __init__(self, features: int, groups: int):
-        positive(self, features=features, groups=groups)
+        self.features, self.groups = positives(self, features=features, groups=groups)
         if features % groups:
             raise ValueError(f"SimNorm: expected features to be a multiple of {groups}, got {features}")
-        self.features, self.groups = features, groups
 
     def expects(self) -> Width:
         """`features` on the last axis."""
@@ -453,10 +447,7 @@ class MinMaxNorm(Module):
     tokenwise = True
 
     def __init__(self, features: int, eps: float = 1e-5):
-        positive(self, features=features)
-        if not eps > 0:
-            raise ValueError(f"MinMaxNorm: expected a positive eps, got {eps!r}")
-        self.features, self.eps = features, eps
+        self.features, self.eps = positive(self, "features", features), positive_number(self, "eps", eps)
 
     def expects(self) -> Width:
         """`features` on the last axis."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import axis_number, natural, positive
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -45,9 +46,10 @@ class Slice(Module):
     """
 
     def __init__(self, start: int, stop: int, axis: int = -1):
-        if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop):
+        self.start, self.stop = natural(self, "start", start), positive(self, "stop", stop)
+        if start >= stop:
             raise ValueError(f"Slice: expected positions 0 <= start < stop, got {start!r} and {stop!r}")
-        self.start, self.stop, self.axis = start, stop, axis
+        self.axis = axis_number(self, "axis", axis)
 
     def gives(self, width: Width | None) -> Width | None:
         """The number of positions, where they are those of the last axis."""
@@ -90,7 +92,7 @@ class Concat(Module):
     """
 
     def __init__(self, axis: int = -1):
-        self.axis = axis
+        self.axis = axis_number(self, "axis", axis)
 
     def extra_repr(self) -> str:
         """The axis unless it is the last."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import is_integer, positive, refuse, sizes
+from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
-from noeira.nn.primitives.conv import _short, check_map, sizes_of
+from noeira.nn.primitives.conv import _short, check_map
 from noeira.ops.conv import Sizes, spatial
 from noeira.ops.dispatch import Array
 from noeira.ops.pool import Means, Windows, avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
@@ -33,10 +35,10 @@ class _WindowPool(_Pool):
         ceil_mode: bool,
     ):
         name = type(self).__name__
-        self.kernel_size = sizes_of(name, "kernel_size", kernel_size, 2)
-        self.stride = self.kernel_size if stride is None else sizes_of(name, "stride", stride, 2)
-        self.padding = sizes_of(name, "padding", padding, 2, 0)
-        self.dilation = sizes_of(name, "dilation", dilation, 2)
+        self.kernel_size = sizes(self, "kernel_size", kernel_size, 2)
+        self.stride = self.kernel_size if stride is None else sizes(self, "stride", stride, 2)
+        self.padding = sizes(self, "padding", padding, 2, 0)
+        self.dilation = sizes(self, "dilation", dilation, 2)
         self.ceil_mode = bool(ceil_mode)
         for p, k in zip(self.padding, self.kernel_size, strict=True):
             if 2 * p > k:
@@ -168,9 +170,9 @@ class AvgPool2D(_MeanPool, _WindowPool):
         divisor_override: int | None = None,
     ):
         super().__init__(kernel_size, stride, padding, 1, ceil_mode)
-        if divisor_override is not None and (not isinstance(divisor_override, int) or divisor_override < 1):
-            raise ValueError(f"AvgPool2D: expected divisor_override to be a positive integer, got {divisor_override!r}")
-        self.count_include_pad, self.divisor_override = bool(count_include_pad), divisor_override
+        self.count_include_pad, self.divisor_override = bool(count_include_pad), None
+        if divisor_override is not None:
+            self.divisor_override = positive(self, "divisor_override", divisor_override)
 
     def _means(self, sizes: Sizes) -> Means:
         return Means.plain(sizes, self._windows(), self.count_include_pad, self.divisor_override)
@@ -182,7 +184,8 @@ class AdaptiveAvgPool2D(_MeanPool):
     Window i of n along an axis of L positions goes from floor(i L / n) to ceil((i + 1) L / n).
 
     Args:
-        output_size: Rows and columns of the output, or one number for both; 1 is the global average.
+        output_size: Rows and columns of the output, or one number for both; 1 is the global average. None in a pair
+            keeps the input's size.
 
     Shape:
         x [B, C, H, W], y [B, C, *output_size].
@@ -190,6 +193,9 @@ class AdaptiveAvgPool2D(_MeanPool):
     vjp:
         dx[n, c, h, w] = sum of dy over the windows that hold (h, w), each divided by its window's size.
         Saves the shape.
+
+    Raises:
+        ShapeError: The maps have no rows or no columns.
 
     Example:
         >>> import numpy as np
@@ -200,12 +206,23 @@ class AdaptiveAvgPool2D(_MeanPool):
     Source: PyTorch: `torch.nn.AdaptiveAvgPool2d`.
     """
 
-    def __init__(self, output_size: int | Sizes):
-        self.output_size = sizes_of("AdaptiveAvgPool2D", "output_size", output_size, 2)
+    def __init__(self, output_size: int | tuple[int | None, int | None]):
+        pair = output_size if isinstance(output_size, tuple | list) else (output_size, output_size)
+        if output_size is None or len(pair) != 2 or not all(size is None or is_integer(size, 1) for size in pair):
+            refuse(self, "output_size", "a positive integer or 2 of them (None in a pair keeps a size)", output_size)
+        self.output_size = tuple(None if size is None else int(size) for size in pair)
+
+    def check_inputs(self, *inputs: Array) -> None:
+        """[B, C, H, W] with at least one row and one column."""
+        super().check_inputs(*inputs)
+        shape = tuple(inputs[0].shape)
+        if 0 in shape[2:]:
+            raise ShapeError(f"expected maps of at least one row and one column, got {list(shape)}")
 
     def extra_repr(self) -> str:
         """The output's size."""
         return f"{_short(self.output_size)}"
 
     def _means(self, sizes: Sizes) -> Means:
-        return Means.adaptive(sizes, (self.output_size[0], self.output_size[1]))
+        rows, cols = (size if wanted is None else wanted for size, wanted in zip(sizes, self.output_size, strict=True))
+        return Means.adaptive(sizes, (rows, cols))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from noeira.nn.core.arguments import positives
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Uniform
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array
 from noeira.ops.linear import linear, linear_input_grad, linear_param_grad
 from noeira.ops.recurrence import gru, gru_grad, lstm, lstm_grad
@@ -32,7 +32,7 @@ class Recurrent(Module):
     """Axes of x."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
-        positive(self, input_size=input_size, hidden_size=hidden_size)
+        input_size, hidden_size = positives(self, input_size=input_size, hidden_size=hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         init, width = Uniform(hidden_size**-0.5), self.gates * hidden_size
         self.weight_ih = Param((input_size, width), init=init)

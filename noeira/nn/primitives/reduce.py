@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import axis_number
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array, expect_grad
@@ -19,9 +20,7 @@ class _OverAxis(Module):
     """Base: one axis goes away, or becomes 1."""
 
     def __init__(self, axis: int = -1, keepdims: bool = False):
-        if not isinstance(axis, int):
-            raise ValueError(f"{type(self).__name__}: expected an axis number, got {axis!r}")
-        self.axis, self.keepdims = axis, bool(keepdims)
+        self.axis, self.keepdims = axis_number(self, "axis", axis), bool(keepdims)
 
     def gives(self, width: Width | None) -> Width | None:
         """1 on the last axis, where that is the one and it is kept."""

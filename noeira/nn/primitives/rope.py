@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from noeira.nn.core.arguments import integer, positive, positive_number, refuse
 from noeira.nn.core.decoding import Decoding
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
@@ -42,16 +43,10 @@ class RoPE(Module):
     """
 
     def __init__(self, head_dim: int, *, theta: float = 10000.0, interleaved: bool = False, offset: int = 0):
-        if not isinstance(head_dim, int) or head_dim < 2 or head_dim % 2:
-            raise ValueError(f"RoPE: expected head_dim to be a positive even integer, got {head_dim!r}")
-        if not theta > 0:
-            raise ValueError(f"RoPE: expected theta > 0, got {theta!r}")
-        self.head_dim, self.theta, self.interleaved, self.offset = (
-            head_dim,
-            float(theta),
-            bool(interleaved),
-            int(offset),
-        )
+        self.head_dim, self.theta = positive(self, "head_dim", head_dim), positive_number(self, "theta", theta)
+        if head_dim % 2:
+            refuse(self, "head_dim", "a positive even integer", head_dim)
+        self.interleaved, self.offset = bool(interleaved), integer(self, "offset", offset)
 
     def gives(self, width: Width | None) -> Width | None:
         """The input's width."""
@@ -119,9 +114,7 @@ class RepeatKVHeads(Module):
     """
 
     def __init__(self, repeats: int):
-        if not isinstance(repeats, int) or repeats < 1:
-            raise ValueError(f"RepeatKVHeads: expected repeats to be a positive integer, got {repeats!r}")
-        self.repeats = repeats
+        self.repeats = positive(self, "repeats", repeats)
 
     def gives(self, width: Width | None) -> Width | None:
         """The input's width where it is on the last axis."""
@@ -170,9 +163,7 @@ class QKVToMajor(Module):
     """
 
     def __init__(self, embed_dim: int):
-        if not isinstance(embed_dim, int) or embed_dim < 1:
-            raise ValueError(f"QKVToMajor: expected embed_dim to be a positive integer, got {embed_dim!r}")
-        self.embed_dim = embed_dim
+        self.embed_dim = positive(self, "embed_dim", embed_dim)
 
     def expects(self) -> Width:
         """3 D on the last axis."""

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from noeira.nn.core import context
+from noeira.nn.core.arguments import positive, positive_number
 from noeira.nn.core.module import Module, Width
-from noeira.nn.primitives.norm import positive
 from noeira.ops.activation import activation
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import exp, log
@@ -74,10 +74,8 @@ class RSample(_Sampler):
     """
 
     def __init__(self, action_dim: int, action_scale: float = 1.0):
-        positive(self, action_dim=action_dim)
-        if not action_scale > 0:
-            raise ValueError(f"RSample: expected a positive action_scale, got {action_scale!r}")
-        self.size, self.action_scale = int(action_dim), float(action_scale)
+        self.size = positive(self, "action_dim", action_dim)
+        self.action_scale = positive_number(self, "action_scale", action_scale)
 
     def extra_repr(self) -> str:
         """The size of an action, and the scale where it is not 1."""
@@ -142,8 +140,7 @@ class GaussianVAE(_Sampler):
     """
 
     def __init__(self, latent_dim: int):
-        positive(self, latent_dim=latent_dim)
-        self.size = int(latent_dim)
+        self.size = positive(self, "latent_dim", latent_dim)
 
     def extra_repr(self) -> str:
         """The size of the latent."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from noeira.nn.core import context
+from noeira.nn.core.arguments import integer, positives
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import cos, maximum, sin, sqrt
 from noeira.ops.linear import linear, linear_input_grad
@@ -58,10 +58,8 @@ class SIGReg(Module):
     """
 
     def __init__(self, features: int, num_proj: int = 1024, knots: int = 17, *, resample: bool = True):
-        positive(self, features=features, num_proj=num_proj, knots=knots)
-        if knots < 2:
-            raise ValueError(f"SIGReg: expected at least 2 knots, got {knots!r}")
-        self.features, self.num_proj, self.knots = int(features), int(num_proj), int(knots)
+        self.features, self.num_proj = positives(self, features=features, num_proj=num_proj)
+        self.knots = integer(self, "knots", knots, 2)
         self.resample = bool(resample)
 
     def expects(self) -> Width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from noeira.nn.core.arguments import axis_number
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.ops.dispatch import Array
@@ -10,9 +11,7 @@ from noeira.ops.softmax import log_softmax, log_softmax_grad, softmax, softmax_g
 
 class _LastAxis(Module):
     def __init__(self, dim: int = -1):
-        if not isinstance(dim, int):
-            raise ValueError(f"{type(self).__name__}: expected an axis, got {dim!r}")
-        self.dim = dim
+        self.dim = axis_number(self, "dim", dim)
 
     def gives(self, width: Width | None) -> Width | None:
         """The input's width."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from noeira.nn.core.arguments import natural, positive
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.module import Module, Width
 from noeira.nn.primitives.attention import MaskedAttention, build_modality_mask
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, size
 from noeira.ops.rope import swap_axes
 from noeira.ops.shape import reshape
@@ -121,8 +121,8 @@ class ModalitySpaceAttention(_SpaceAttention):
         dropout_p: float = 0.0,
         scale: float | None = None,
     ):
-        positive(self, num_tokens=num_tokens)
-        if not isinstance(num_latents, int) or not 0 <= num_latents <= num_tokens:
+        num_tokens, num_latents = positive(self, "num_tokens", num_tokens), natural(self, "num_latents", num_latents)
+        if num_latents > num_tokens:
             raise ValueError(
                 f"ModalitySpaceAttention: expected num_latents between 0 and {num_tokens}, got {num_latents!r}"
             )
@@ -187,10 +187,7 @@ class DynamicsSpaceAttention(_SpaceAttention):
                 f"DynamicsSpaceAttention: expected a mode out of wm_agent, wm_agent_isolated, wm_agent_bc, got {mode!r}"
             )
         counts = {"num_spatial": num_spatial, "num_register": num_register, "num_agent": num_agent}
-        for name, count in counts.items():
-            if not isinstance(count, int) or count < 0:
-                raise ValueError(f"DynamicsSpaceAttention: expected {name} to be an integer >= 0, got {count!r}")
-        segments = (1, 1, 1, num_spatial, num_register, num_agent)
+        segments = (1, 1, 1, *(natural(self, name, count) for name, count in counts.items()))
         modality = [kind for kind, count in enumerate(segments) for _ in range(count)]
         mask = build_modality_mask(mode, modality, special=len(segments) - 1)
         super().__init__(embed_dim, num_heads, mask, dropout_p=dropout_p, scale=scale)

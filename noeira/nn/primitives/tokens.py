@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from noeira.nn.core import context
+from noeira.nn.core.arguments import positive, positives, probability
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Normal
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.nn.primitives.transformer import sinusoids
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.elementwise import where
@@ -56,8 +56,8 @@ class LearnedQueries(Module):
     integers = (0,)
 
     def __init__(self, num_queries: int, embed_dim: int, *, init: Initializer | None = None):
-        positive(self, num_queries=num_queries, embed_dim=embed_dim)
-        self.weight = Param((num_queries, embed_dim), init=init or Normal(), decay=False)
+        shape = positives(self, num_queries=num_queries, embed_dim=embed_dim)
+        self.weight = Param(shape, init=init or Normal(), decay=False)
 
     def gives(self, width: Width | None) -> Width:
         """`embed_dim` on the last axis."""
@@ -110,8 +110,8 @@ class LearnedTokens(Module):
     """
 
     def __init__(self, num_tokens: int, embed_dim: int, prepend: bool = True, *, init: Initializer | None = None):
-        positive(self, num_tokens=num_tokens, embed_dim=embed_dim)
-        self.weight = Param((num_tokens, embed_dim), init=init or Normal(0.0, 0.02), decay=False)
+        shape = positives(self, num_tokens=num_tokens, embed_dim=embed_dim)
+        self.weight = Param(shape, init=init or Normal(0.0, 0.02), decay=False)
         self.prepend = bool(prepend)
 
     def expects(self) -> Width:
@@ -142,7 +142,7 @@ class LearnedTokens(Module):
 
     def vjp(self, saved: Shape, grad_output: Array) -> Array:
         """Dy -> dx; adds dT."""
-        count, (batch, tokens, width) = self.weight.shape[0], saved
+        count, batch, tokens, width = self.weight.shape[0], saved[0], int(saved[1]), saved[2]
         expect_grad(grad_output, (batch, count + tokens, width))
         if self.prepend:
             learned, grad = split(grad_output, (count, tokens), 1)
@@ -177,8 +177,7 @@ class BroadcastTokens(Module):
     """
 
     def __init__(self, num_tokens: int):
-        positive(self, num_tokens=num_tokens)
-        self.num_tokens = num_tokens
+        self.num_tokens = positive(self, "num_tokens", num_tokens)
 
     def gives(self, width: Width | None) -> Width | None:
         """The input's width."""
@@ -251,8 +250,7 @@ class SinusoidalPos1DTokens(_Positions):
     """
 
     def __init__(self, seq_len: int, features: int):
-        positive(self, seq_len=seq_len, features=features)
-        self.seq_len, self.features = seq_len, features
+        self.seq_len, self.features = positives(self, seq_len=seq_len, features=features)
 
     def gives(self, width: Width | None) -> Width:
         """`features` on the last axis."""
@@ -294,10 +292,10 @@ class SinusoidalPos2DTokens(_Positions):
     """
 
     def __init__(self, height: int, width: int, features: int, repeats: int = 1):
-        positive(self, height=height, width=width, features=features, repeats=repeats)
+        self.height, self.width = positives(self, height=height, width=width)
+        self.features, self.repeats = positives(self, features=features, repeats=repeats)
         if features % 2:
             raise ValueError(f"SinusoidalPos2DTokens: expected an even number of features, got {features}")
-        self.height, self.width, self.features, self.repeats = height, width, features, repeats
 
     def gives(self, width: Width | None) -> Width:
         """`features` on the last axis."""
@@ -357,11 +355,10 @@ class MAEReplacer(Module):
     """
 
     def __init__(self, embed_dim: int, p_min: float = 0.0, p_max: float = 0.9, *, init: Initializer | None = None):
-        positive(self, embed_dim=embed_dim)
-        if not 0 <= p_min <= p_max <= 1:
-            raise ValueError(f"MAEReplacer: expected 0 <= p_min <= p_max <= 1, got {p_min!r} and {p_max!r}")
-        self.p_min, self.p_max = float(p_min), float(p_max)
-        self.mask_token = Param((embed_dim,), init=init or Normal(0.0, 0.02), decay=False)
+        self.p_min, self.p_max = probability(self, "p_min", p_min), probability(self, "p_max", p_max)
+        if p_min > p_max:
+            raise ValueError(f"MAEReplacer: expected p_min <= p_max, got {p_min!r} and {p_max!r}")
+        self.mask_token = Param((positive(self, "embed_dim", embed_dim),), init=init or Normal(0.0, 0.02), decay=False)
 
     def expects(self) -> Width:
         """`embed_dim` on the last axis."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from noeira.nn.core.arguments import positive, positives
 from noeira.nn.core.errors import ShapeError
 from noeira.nn.core.initializer import Initializer, Zero
 from noeira.nn.core.module import Module, Width
 from noeira.nn.core.param import Param
-from noeira.nn.primitives.norm import positive
 from noeira.ops.dispatch import Array, expect_grad
 from noeira.ops.formula import swiglu, swiglu_grad
 from noeira.ops.reduce import sum_axis, sum_to
@@ -45,8 +45,9 @@ class BiasAdd(Module):
     def __init__(self, *shape: int, init: Initializer | None = None):
         if not shape:
             raise ValueError("BiasAdd: expected the shape of the last axes, got nothing")
-        positive(self, **{f"size {i}": size for i, size in enumerate(shape)})
-        self.bias = Param(shape, init=init or Zero(), decay=False)
+        self.bias = Param(
+            positives(self, **{f"shape[{i}]": size for i, size in enumerate(shape)}), init=init or Zero(), decay=False
+        )
 
     def expects(self) -> Width:
         """The last size on the last axis."""
@@ -106,8 +107,7 @@ class SwiGLU(Module):
     tokenwise = True
 
     def __init__(self, hidden: int):
-        positive(self, hidden=hidden)
-        self.hidden = hidden
+        self.hidden = positive(self, "hidden", hidden)
 
     def expects(self) -> Width:
         """Twice `hidden` on the last axis."""
@@ -134,8 +134,7 @@ class _Conditioned(Module):
     """Base of the pieces of adaptive norms: three inputs of one width."""
 
     def __init__(self, features: int):
-        positive(self, features=features)
-        self.features = features
+        self.features = positive(self, "features", features)
 
     def expects(self) -> Width:
         """`features` on the last axis."""
@@ -311,8 +310,7 @@ class SinusoidalPosAdd(Module):
     """
 
     def __init__(self, seq_len: int, features: int):
-        positive(self, seq_len=seq_len, features=features)
-        self.seq_len, self.features = seq_len, features
+        self.seq_len, self.features = positives(self, seq_len=seq_len, features=features)
 
     def expects(self) -> Width:
         """`features` on the last axis."""

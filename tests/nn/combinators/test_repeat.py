@@ -96,7 +96,7 @@ def test_eager_dropout_masks_differ_between_repetitions():
 
 
 def test_a_bad_count_is_refused():
-    with pytest.raises(ValueError, match="expected a positive number of modules, got 0"):
+    with pytest.raises(ValueError, match="Repeat: expected count to be a positive integer, got 0"):
         Repeat(0, lambda: Linear(2, 2))
 
 

@@ -253,7 +253,7 @@ def test_constructor_arguments(name: str) -> None:
 @EVERY_LOSS
 def test_reductions(row: Row) -> None:
     for wrong in ("median", "", None, 1, ["mean"], True):
-        with pytest.raises(ValueError, match=f"^{row.cls.__name__}: expected reduction out of mean, sum, .*, got "):
+        with pytest.raises(ValueError, match=f"^{row.cls.__name__}: expected reduction to be one of mean, .*, got "):
             row.cls(reduction=wrong)
 
 

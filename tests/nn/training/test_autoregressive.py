@@ -140,7 +140,7 @@ def test_choices_by_hand(uniform: float, options: dict[str, float], token: int) 
 def test_options_out_of_range_are_refused() -> None:
     for options, match in (
         ({"temperature": -1}, "temperature >= 0"), ({"top_k": 0}, "top_k >= 1"), ({"top_p": 0.0}, r"top_p in \(0, 1\]"),
-        ({"block_size": 0}, "block_size >= 1"),
+        ({"block_size": 0}, "block_size to be a positive integer, got 0"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=match):
             nn.generate(_model(), np.array([1]), 3, **{"block_size": BLOCK, **options})  # type: ignore[arg-type]
