@@ -386,7 +386,10 @@ def _located(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             self.check_inputs(*inputs)
             result = method(self, *inputs, **options)
             if not isinstance(result, tuple) or len(result) != 2:
-                raise TypeError(f"expected forward to return (output, saved), got {type(result).__name__}")
+                came = (
+                    f"got {type(result).__name__}; a forward made of other modules' calls is decorated with nn.composed"
+                )
+                raise TypeError(f"expected forward to return (output, saved), {came}")
             output, saved = result
             for observer in () if is_super_call or running.replaying else running.observers:
                 observer(context.path(), self, output, saved)

@@ -137,6 +137,43 @@ def test_masks_and_ids_pass_and_get_no_gradient():
     assert net.vjp(saved, y) is None and net.table.weight.grd[[0, 1, 2, 3]].all() and not net.table.weight.grd[4].any()
 
 
+def test_an_optional_input_may_be_given_as_none():
+    class Decoder(Module):
+        def __init__(self, given):
+            self.gru, self.lstm = nn.GRUSeq(3, 4), nn.LSTMSeq(4, 4)
+            self.cross, self.block = nn.MultiHeadCrossAttention(4, 2), nn.DecoderBlock(4, 2)
+            self.given = given
+
+        @composed
+        def forward(self, x, memory):
+            if not self.given:
+                return self.block(self.cross(self.lstm(self.gru(x)), memory), memory)
+            return self.block(self.cross(self.lstm(self.gru(x, None), None), memory, None), memory, None)
+
+    class Cells(Module):
+        def __init__(self, given):
+            self.gru, self.lstm, self.given = nn.GRUCell(3, 4), nn.LSTMCell(4, 4), given
+
+        @composed
+        def forward(self, x):
+            return self.lstm(self.gru(x, None), None) if self.given else self.lstm(self.gru(x))
+
+    rng = np.random.default_rng(2)
+    for cls, shapes in ((Decoder, ((2, 5, 3), (2, 6, 4))), (Cells, ((2, 3),))):
+        inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+        gradients = []
+        for given in (False, True):
+            net = cls(given).init(seed=1)
+            y, saved = net.forward(*inputs)
+            dx = net.vjp(saved, y)
+            gradients.append(
+                [y, *(dx if isinstance(dx, tuple) else (dx,)), *(p.grd for p in net.named_parameters().values())]
+            )
+        assert len(gradients[0]) > 5
+        for left, right in zip(*gradients, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
 def forward_of(function):
     class Wrong(Module):
         def __init__(self):
