@@ -8,7 +8,7 @@ out of the program store.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -132,6 +132,18 @@ def case_graph(row: Row, sample: Sample, dtype: str) -> StagedGraph:
 def compiled_cases() -> list[Any]:
     """The (row, sample) pairs that have a program."""
     return [case for case in catalogue.cases() if signature(*case.values) is not None]
+
+
+def first_programs(row: Row, name: Callable[[Row, Sample], str], more: Sequence[str] = ()) -> list[Sample]:
+    """The samples whose program is that of the row's first one, or of a sample called in `more`.
+
+    A program costs seconds to compile: a sample has its own where other code of the compiled path runs for it.
+    """
+    samples = [sample for sample in row.samples if sample.compiled]
+    if unknown := set(more) - {sample.label for sample in samples}:
+        raise LookupError(f"{row.name} has no compiled samples called {sorted(unknown)}")
+    chosen = {name(row, sample) for i, sample in enumerate(samples) if i == 0 or sample.label in more}
+    return [sample for sample in samples if name(row, sample) in chosen]
 
 
 def run_case(program: Program, case: Case, dtype: str = "float32", *, vjps: int = 1) -> Results:

@@ -26,12 +26,12 @@ class Sized:
 
     Args:
         row: A row of the catalogue, its samples replaced.
-        inputs: Names for the dimensions of each input; None where only the first is free.
+        inputs: Names for the dimensions of each input, or how many of the leading ones are free.
         params: Names for those of each parameter.
     """
 
     row: Row
-    inputs: tuple[Shape, ...] | None = None
+    inputs: tuple[Shape, ...] | int = 1
     params: tuple[tuple[str, Shape], ...] = ()
 
 
@@ -98,7 +98,7 @@ ELEMENTS = tuple(Sample(f"{n}", (), ((1, n),)) for n in (*_around(16, 32, 25_000
 MATRIX = ((("b", "n"),), (("weight", ("n",)), ("bias", ("n",))))
 FLAT = ((("b", "n"),), ())
 
-SIZES: dict[str, tuple[tuple[Sample, ...], tuple[Shape, ...] | None, tuple[tuple[str, Shape], ...]]] = {
+SIZES: dict[str, tuple[tuple[Sample, ...], tuple[Shape, ...] | int, tuple[tuple[str, Shape], ...]]] = {
     "Linear": (
         tuple(_linear(*size) for size in _products()), (("b", "k"),), (("weight", ("k", "n")), ("bias", ("n",)))
     ),
@@ -112,36 +112,36 @@ SIZES: dict[str, tuple[tuple[Sample, ...], tuple[Shape, ...] | None, tuple[tuple
             (1, 24, 7, 33, 24, 3, 1, 1, 1, 1), (2, 7, 33, 31, 11, 5, 2, 2, 1, 1), (2, 8, 19, 35, 8, 3, 1, 1, 1, 8),
             (2, 8, 9, 17, 12, 3, 1, 0, 2, 4), (5, 193, 4, 4, 97, 1, 1, 0, 1, 1), (1, 1, 65, 1, 1, 3, 1, 1, 1, 1),
             (0, 3, 8, 8, 5, 3, 1, 1, 1, 1), (17, 3, 32, 32, 33, 3, 2, 1, 1, 1),
-        ), None, (),
+        ), 1, (),
     ),
     "Conv2DTranspose": (tuple(
         Sample(f"{n} x {c} x {h} x {w} to {m}, stride {s}", (c, m, k, s), ((n, c, h, w),))
         for n, c, h, w, m, k, s in ((2, 13, 7, 17, 11, 3, 2), (1, 25, 5, 4, 12, 2, 2), (3, 1, 33, 2, 17, 4, 1))
-    ), None, ()),
+    ), 1, ()),
     "ScaledDotProductAttention": (
         _attention(*((1, t, 1, 16) for t in _around(1, 48, 96, 144)), (3, 97, 2, 33), (2, 49, 3, 65), (1, 131, 2, 1)),
-        None, (),
+        2, (),
     ),
     "ScaledDotProductAttention, causal": (
         _attention(*((1, t, 1, 16) for t in _around(1, 48, 96, 192)), (3, 97, 2, 33), (2, 49, 3, 65), (1, 131, 2, 80)),
-        None, (),
+        2, (),
     ),
-    "GRUSeq": (_recurrent(1), None, ()),
-    "LSTMSeq": (_recurrent(2), None, ()),
+    "GRUSeq": (_recurrent(1), 1, ()),
+    "LSTMSeq": (_recurrent(2), 1, ()),
     "LayerNorm": (NORM_SIZES, *MATRIX),
     "RMSNorm": (NORM_SIZES, (("b", "n"),), (("weight", ("n",)),)),
     "GroupNorm": (
         tuple(Sample(f"{shape}", (groups, shape[1]), (shape,))
               for groups, shape in ((2, (3, 6, 31, 17)), (3, (2, 33, 5, 13)), (1, (1, 1, 65, 63)), (7, (2, 7, 1, 1)))),
-        None, (),
+        1, (),
     ),
-    "ConvRMSNorm": (_maps((3, 33, 5, 17), (1, 1, 31, 1), (2, 65, 4, 4)), None, ()),
+    "ConvRMSNorm": (_maps((3, 33, 5, 17), (1, 1, 31, 1), (2, 65, 4, 4)), 1, ()),
     "BatchNorm1D, no running statistics": (_rows((63, 33), (64, 16), (65, 17), (129, 1), (2, 31)), *MATRIX),
-    "BatchNorm2D": (_maps((3, 5, 37, 29), (2, 17, 8, 8), (65, 3, 1, 1), (9, 1, 16, 17)), None, ()),
-    "BatchNorm2DAct, relu": (_maps((3, 5, 37, 29), (2, 17, 8, 8), (9, 1, 16, 17)), None, ()),
-    "MaxPool2D": (_maps((2, 3, 67, 35), (1, 5, 34, 66), (1, 1, 2, 2), args=(2,)), None, ()),
-    "AvgPool2D": (_maps((2, 3, 67, 35), (1, 5, 34, 66), (1, 1, 2, 2), args=(2,)), None, ()),
-    "AdaptiveAvgPool2D": (_maps((2, 3, 67, 35), (1, 5, 8, 66), args=(1,)), None, ()),
+    "BatchNorm2D": (_maps((3, 5, 37, 29), (2, 17, 8, 8), (65, 3, 1, 1), (9, 1, 16, 17)), 1, ()),
+    "BatchNorm2DAct, relu": (_maps((3, 5, 37, 29), (2, 17, 8, 8), (9, 1, 16, 17)), 1, ()),
+    "MaxPool2D": (_maps((2, 3, 67, 35), (1, 5, 34, 66), (1, 1, 2, 2), args=(2,)), 1, ()),
+    "AvgPool2D": (_maps((2, 3, 67, 35), (1, 5, 34, 66), (1, 1, 2, 2), args=(2,)), 1, ()),
+    "AdaptiveAvgPool2D": (_maps((2, 3, 67, 35), (1, 5, 8, 66), args=(1,)), 1, ()),
     "Softmax": (tuple(replace(s, args=()) for s in NORM_SIZES), *FLAT),
     "LogSoftmax": (tuple(replace(s, args=()) for s in NORM_SIZES), *FLAT),
     "GELU": (ELEMENTS, *FLAT),
@@ -149,12 +149,12 @@ SIZES: dict[str, tuple[tuple[Sample, ...], tuple[Shape, ...] | None, tuple[tuple
     "ELU": (ELEMENTS, *FLAT),
     "Softplus": (ELEMENTS, *FLAT),
     "RoPE": (tuple(Sample(f"{b} x {t} x {d}", (d,), ((b, t, d),))
-                   for b, t, d in ((2, 63, 34), (1, 64, 32), (3, 65, 30), (1, 129, 2), (1, 1, 66))), None, ()),
+                   for b, t, d in ((2, 63, 34), (1, 64, 32), (3, 65, 30), (1, 129, 2), (1, 1, 66))), 2, ()),
     "RoPE, interleaved": (tuple(Sample(f"{b} x {t} x {d}", (d,), ((b, t, d),))
-                                for b, t, d in ((2, 63, 34), (1, 64, 32), (3, 65, 30), (1, 129, 2))), None, ()),
-    "Transpose2D": (_maps((2, 15, 17), (1, 16, 33), (3, 31, 1), args=()), None, ()),
-    "Upsample2x": (_maps((2, 3, 5, 15), (1, 2, 3, 16), (1, 1, 1, 17), args=()), None, ()),
-    "Embedding": (tuple(_embedding(*size) for size in ((67, 5, 33), (1, 1, 1), (257, 65, 16), (0, 3, 4))), None, ()),
+                                for b, t, d in ((2, 63, 34), (1, 129, 2), (1, 65, 34))), 2, ()),
+    "Transpose2D": (_maps((2, 15, 17), (1, 16, 33), (3, 31, 1), args=()), 1, ()),
+    "Upsample2x": (_maps((2, 3, 5, 15), (1, 2, 3, 16), (1, 1, 1, 17), args=()), 1, ()),
+    "Embedding": (tuple(_embedding(*size) for size in ((67, 5, 33), (1, 1, 1), (257, 65, 16), (0, 3, 4))), 1, ()),
 }  # fmt: skip
 """Samples, free dimensions of the inputs, and those of the parameters, by row."""
 

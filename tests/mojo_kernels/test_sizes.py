@@ -16,14 +16,16 @@ SIZED = list(sized())
 
 
 def _shapes(size: Sized, case: Case) -> list[tuple[tuple[Any, ...], str]]:
-    free = size.inputs or tuple(("b", *x.shape[1:]) for x in case.inputs)
+    free = size.inputs
+    if isinstance(free, int):
+        free = tuple((*"bs"[:free], *x.shape[free:]) for x in case.inputs)
     kinds = ["float32" if np.issubdtype(x.dtype, np.floating) else x.dtype.name for x in case.inputs]
     return list(zip(free, kinds, strict=True))
 
 
 def _name(size: Sized, sample: Sample) -> str:
     """One program serves all samples that differ in free dimensions only."""
-    fixed = "" if size.inputs else f"{sample.args} {_shapes(size, size.row.case(sample))}"
+    fixed = "" if isinstance(size.inputs, tuple) else f"{sample.args} {_shapes(size, size.row.case(sample))}"
     return re.sub(r"\W+", "_", f"{size.row.name} {fixed}")
 
 

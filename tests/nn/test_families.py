@@ -30,7 +30,7 @@ from tests.compare import (
     assert_torch,
     reference,
 )
-from tests.compiled import CPU, run, run_case, stage
+from tests.compiled import CPU, first_programs, run, run_case, stage
 
 FAMILIES = (
     catalogue_linear,
@@ -84,22 +84,13 @@ def _name(row: Row, sample: Sample) -> str:
     return re.sub(r"\W+", "_", f"{row.name} {sample.args} {_shapes(row.case(sample))}")
 
 
-def _compiled_samples(row: Row) -> list[Sample]:
-    """Those of the row's first program, and of the ones in `MORE`; a program costs seconds to compile."""
-    samples = [sample for sample in row.samples if sample.compiled]
-    more = MORE.get(row.name, ())
-    assert set(more) <= {sample.label for sample in samples}
-    chosen = {_name(row, sample) for i, sample in enumerate(samples) if i == 0 or sample.label in more}
-    return [sample for sample in samples if _name(row, sample) in chosen]
-
-
 def _cases(pairs: list[tuple[Row, Sample]]) -> Any:
     return pytest.mark.parametrize(
         ("row", "sample"), [pytest.param(row, sample, id=f"{row.name}, {sample.label}") for row, sample in pairs]
     )
 
 
-COMPILED = [(row, sample) for row in [*ROWS, *GATED] for sample in _compiled_samples(row)]
+COMPILED = [(row, sample) for row in [*ROWS, *GATED] for sample in first_programs(row, _name, MORE.get(row.name, ()))]
 CASES = _cases(COMPILED)
 MISTAKES = [pytest.param(m, id=f"{row.name}, {m.label}") for row in [*ROWS, *GATED] for m in row.mistakes]
 

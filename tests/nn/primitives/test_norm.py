@@ -23,7 +23,7 @@ from tests.compare import (
     assert_torch,
     reference,
 )
-from tests.compiled import CPU, run_case, stage
+from tests.compiled import CPU, first_programs, run_case, stage
 
 ALL = (*ROWS, *GATED)
 
@@ -166,16 +166,20 @@ def _free(row: Row, case: Case, dtype: str) -> tuple[list[tuple[tuple[Any, ...],
     return list(zip(shapes, kinds, strict=True)), {"weight": ("n",), "bias": ("n",)}
 
 
-UNCOMPILED = (
-    "one group",
-    "a group a channel",
-    "one channel",
-    "one token",
-    "one feature",
-    "fewer axes",
-    "one long sequence",
-)
-"""Shapes that are told apart at run time only: each program costs half a second of compiling."""
+MORE = {
+    "GroupNorm": ("rank 2",),
+    "BatchNorm1D": ("sequences",),
+    "BatchNorm1D, evaluation": ("sequences", "one row"),
+    "BatchNorm2D": ("one image", "one pixel", "larger maps"),
+    "BatchNorm2D, frozen": ("larger maps",),
+    "BatchNorm2DAct, relu": ("larger maps",),
+    "Embedding": ("many ids",),
+    "BinaryElementwise": ("a broadcast row",),
+    "BiasAdd": ("positions",),
+    "Gate": ("one condition a sample",),
+    "Modulate": ("one condition a sample",),
+}
+"""Samples that are compiled beside a row's first, because other code of the compiled path runs for them."""
 
 DOUBLE = ("LayerNorm", "RMSNorm, eps 1", "GroupNorm", "BatchNorm1D", "BatchNorm2D, frozen", "MinMaxNorm", "Softmax")
 DOUBLE += ("LogSoftmax", "Embedding", "LeakyReLU", "ELU", "Softplus", "Symlog", "Symexp", "SwiGLU", "ConvRMSNorm")
@@ -185,7 +189,7 @@ DOUBLE += ("LogSoftmax", "Embedding", "LeakyReLU", "ELU", "Softplus", "Symlog", 
 def _compiled(row: Row) -> list[Sample]:
     if row.cls.__name__ in FREE:
         return [s for s in row.samples if row.case(s).inputs[0].ndim <= 2]
-    return [s for s in row.samples if s.label not in UNCOMPILED]
+    return first_programs(row, _name, MORE.get(row.name, ()))
 
 
 def _name(row: Row, sample: Sample, dtype: str = "float32") -> str:
