@@ -24,6 +24,8 @@ from .threads import parallel_for, worthwhile_parts
 comptime F64 = DType.float64
 comptime BLOCK = 4096
 """Elements summed in the dtype to compute in before float64 takes over; a multiple of four vectors."""
+comptime SUM_BLOCK = 1024
+"""The same for plain sums of gradients, which grow with the square root of their number and keep more bits so."""
 
 comptime STATS = 3
 """Numbers kept for each row: mean, rest of the mean, rstd."""
@@ -255,7 +257,7 @@ def run_sums[
     var total2 = Float64(0)
     var i = 0
     while i < count:
-        var stop = min(count, i + BLOCK)
+        var stop = min(count, i + SUM_BLOCK)
         var sums = Array[V, 2](fill=V(0))
         var products = Array[V, 2](fill=V(0))
         while i + 2 * W <= stop:
